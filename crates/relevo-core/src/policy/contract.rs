@@ -1,0 +1,360 @@
+//! What a model takes and gives: the role of every tensor, its shape a row, and the batch axis, as the names say and
+//! as a forward pass shows. Where the file's declaration and the forward pass differ, the forward pass is right.
+
+use std::{collections::BTreeMap, path::Path};
+
+use super::{
+    backend::{Model, Session},
+    convention::{self, InputRole, OutputRole},
+};
+use crate::{
+    error::{Error, Result},
+    spec::{DType, Dim, TensorSpec},
+    tensor::Tensor,
+};
+
+/// How many rows one forward pass may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Batch {
+    /// Any number of rows.
+    Dynamic,
+    /// One row: a batch is run row by row.
+    One {
+        /// How that showed.
+        reason: String,
+    },
+}
+
+/// An input and its role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputContract {
+    /// The file's declaration.
+    pub spec: TensorSpec,
+    /// What the input is for.
+    pub role: InputRole,
+    /// How the role was inferred.
+    pub reason: String,
+    /// Which axis counts the rows.
+    pub batch_axis: usize,
+    /// Shape of one row: the declared shape without the batch axis.
+    pub row_shape: Vec<usize>,
+}
+
+/// An output and its role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputContract {
+    /// The file's declaration.
+    pub spec: TensorSpec,
+    /// What the output is.
+    pub role: OutputRole,
+    /// How the role was inferred.
+    pub reason: String,
+    /// Which axis counts the rows; `None` for constants.
+    pub batch_axis: Option<usize>,
+    /// Shape of one row as a forward pass gave it; the whole shape where there is no batch axis.
+    pub row_shape: Vec<usize>,
+}
+
+impl InputContract {
+    /// The shape of `rows` rows.
+    pub fn shape(&self, rows: usize) -> Vec<usize> {
+        with_axis(&self.row_shape, Some(self.batch_axis), rows)
+    }
+
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.row_shape.iter().product::<usize>() * self.spec.dtype.size()
+    }
+}
+
+impl OutputContract {
+    /// The shape of `rows` rows.
+    pub fn shape(&self, rows: usize) -> Vec<usize> {
+        with_axis(&self.row_shape, self.batch_axis, rows)
+    }
+
+    /// Elements of one row.
+    pub fn row_len(&self) -> usize {
+        self.row_shape.iter().product()
+    }
+}
+
+fn with_axis(row_shape: &[usize], axis: Option<usize>, rows: usize) -> Vec<usize> {
+    let mut shape = row_shape.to_vec();
+    if let Some(axis) = axis {
+        shape.insert(axis, rows);
+    }
+    shape
+}
+
+/// What a model takes and gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contract {
+    /// Inputs in the file's order.
+    pub inputs: Vec<InputContract>,
+    /// Outputs in the file's order.
+    pub outputs: Vec<OutputContract>,
+    /// How many rows one forward pass may take.
+    pub batch: Batch,
+    /// Whether the model has memory: a state input on which its outputs depend.
+    pub recurrent: bool,
+}
+
+impl Contract {
+    /// Infers the contract of `model` from names and probing forward passes. `roles` overrides the role of any input or
+    /// output by name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a role that no tensor has, [`Error::ModelLoad`] for a model that cannot be run or whose
+    /// widths are not declared.
+    pub fn infer(
+        path: &Path,
+        model: &dyn Model,
+        session: &mut dyn Session,
+        roles: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        check_names(model, roles)?;
+        let inputs = model
+            .inputs()
+            .iter()
+            .map(|spec| input_contract(path, spec, roles.get(&spec.name)))
+            .collect::<Result<Vec<_>>>()?;
+        if !inputs.iter().any(|input| input.role == InputRole::Observation) {
+            return Err(Error::model_load(path, "no input is an observation; name one by roles={\"…\": \"observation\"}"));
+        }
+        let mut probe = Probe { path, model, session, inputs: &inputs };
+        let (batch, shapes) = probe.batch()?;
+        let recurrent = probe.recurrent(matches!(batch, Batch::Dynamic))?;
+        let outputs = output_contracts(model.outputs(), &shapes, roles)?;
+        Ok(Self { inputs, outputs, batch, recurrent })
+    }
+
+    /// The observation inputs, in the file's order.
+    pub fn observations(&self) -> impl Iterator<Item = &InputContract> {
+        self.inputs.iter().filter(|input| input.role == InputRole::Observation)
+    }
+
+    /// The mask input, if the model has one.
+    pub fn mask(&self) -> Option<&InputContract> {
+        self.inputs.iter().find(|input| input.role == InputRole::ActionMask)
+    }
+
+    /// Position of the first output with `role`.
+    pub fn output(&self, role: OutputRole) -> Option<usize> {
+        self.outputs.iter().position(|output| output.role == role)
+    }
+}
+
+fn check_names(model: &dyn Model, roles: &BTreeMap<String, String>) -> Result<()> {
+    let names = || model.inputs().iter().chain(model.outputs()).map(|spec| spec.name.as_str());
+    match roles.keys().find(|key| !names().any(|name| name == key.as_str())) {
+        None => Ok(()),
+        Some(unknown) => Err(Error::Config(format!(
+            "roles names `{unknown}`, but the model has no such tensor; it has {}",
+            names().collect::<Vec<_>>().join(", ")
+        ))),
+    }
+}
+
+fn input_contract(path: &Path, spec: &TensorSpec, role: Option<&String>) -> Result<InputContract> {
+    let (role, reason) = if let Some(role) = role {
+        (role.parse()?, "given by `roles`")
+    } else {
+        convention::input_role(&spec.name)
+    };
+    let is_dynamic = |dim: &Dim| matches!(dim, Dim::Dynamic(_));
+    let batch_axis = match role {
+        // States of torch's recurrent layers are [layers, batch, width]: the batch is the axis that is not fixed.
+        InputRole::State => spec.shape.iter().position(is_dynamic).unwrap_or(0),
+        _ => 0,
+    };
+    let row_shape = spec
+        .shape
+        .iter()
+        .enumerate()
+        .filter(|(axis, _)| *axis != batch_axis)
+        .map(|(_, dim)| match dim {
+            Dim::Fixed(size) => Ok(*size),
+            Dim::Dynamic(_) => Err(Error::model_load(
+                path,
+                format!(
+                    "input `{}` is declared as [{}]: besides the batch axis another one has no size; export the model \
+                     with that width fixed",
+                    spec.name,
+                    spec.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                ),
+            )),
+        })
+        .collect::<Result<_>>()?;
+    if spec.shape.is_empty() {
+        return Err(Error::model_load(path, format!("input `{}` has no batch axis: it is a scalar", spec.name)));
+    }
+    Ok(InputContract { spec: spec.clone(), role, reason: reason.into(), batch_axis, row_shape })
+}
+
+fn output_contracts(
+    specs: &[TensorSpec],
+    shapes: &[OutputShape],
+    roles: &BTreeMap<String, String>,
+) -> Result<Vec<OutputContract>> {
+    let named_action = specs.iter().filter_map(|spec| convention::output_role(&spec.name)).any(|(role, _)| {
+        matches!(role, OutputRole::Action | OutputRole::DeterministicAction | OutputRole::Logits | OutputRole::Mean)
+    });
+    specs
+        .iter()
+        .zip(shapes)
+        .enumerate()
+        .map(|(index, (spec, shape))| {
+            let (role, reason) = if let Some(role) = roles.get(&spec.name) {
+                (role.parse()?, "given by `roles`")
+            } else if let Some((role, reason)) = convention::output_role(&spec.name) {
+                (role, reason)
+            } else if shape.batch_axis.is_none() {
+                (OutputRole::Constant, "its shape does not follow the batch")
+            } else if index == 0 && !named_action {
+                (OutputRole::Action, "the first output, and no other is named like an action")
+            } else {
+                (OutputRole::Other, "the name is not known")
+            };
+            let (batch_axis, row_shape) = match (role, shape.batch_axis) {
+                (OutputRole::Constant, Some(axis)) => (None, with_axis(&shape.row_shape, Some(axis), 1)),
+                (_, axis) => (axis, shape.row_shape.clone()),
+            };
+            Ok(OutputContract { spec: spec.clone(), role, reason: reason.into(), batch_axis, row_shape })
+        })
+        .collect()
+}
+
+/// An output's shape as forward passes show it.
+struct OutputShape {
+    batch_axis: Option<usize>,
+    row_shape: Vec<usize>,
+}
+
+/// Forward passes on made-up inputs.
+struct Probe<'a> {
+    path: &'a Path,
+    model: &'a dyn Model,
+    session: &'a mut dyn Session,
+    inputs: &'a [InputContract],
+}
+
+impl Probe<'_> {
+    /// Runs `rows` rows; state inputs are filled with `state`.
+    fn run(&mut self, rows: usize, state: f32) -> Result<Vec<Tensor>> {
+        let tensors: Vec<_> = self.inputs.iter().map(|input| probe_input(input, rows, state)).collect();
+        let views: Vec<_> = tensors.iter().map(Tensor::view).collect();
+        let wanted: Vec<_> = (0..self.model.outputs().len()).collect();
+        let mut outputs: Vec<_> = wanted.iter().map(|_| Tensor::zeros(DType::Float32, &[0])).collect();
+        self.session.forward(&views, &wanted, &mut outputs)?;
+        Ok(outputs)
+    }
+
+    /// Finds out whether a batch may be larger than 1, and the shape of every output.
+    fn batch(&mut self) -> Result<(Batch, Vec<OutputShape>)> {
+        let fixed = self.inputs.iter().find_map(|input| match input.spec.shape[input.batch_axis] {
+            Dim::Fixed(size) => Some((input.spec.name.clone(), size)),
+            Dim::Dynamic(_) => None,
+        });
+        match fixed {
+            Some((name, size)) if size != 1 => {
+                return Err(Error::model_load(
+                    self.path,
+                    format!(
+                        "input `{name}` is declared for batches of exactly {size} rows; export the model with a dynamic \
+                         batch axis, or with a batch of 1"
+                    ),
+                ));
+            }
+            Some((name, _)) => return self.single(format!("input `{name}` is declared with a batch of 1")),
+            None => {}
+        }
+        match (self.run(2, 0.0), self.run(3, 0.0)) {
+            (Ok(two), Ok(three)) => Ok((Batch::Dynamic, compare_shapes(&two, &three))),
+            (Err(error), _) | (_, Err(error)) => {
+                self.single(format!("the batch axis is declared as dynamic, but a batch of 2 or 3 fails: {error}"))
+            }
+        }
+    }
+
+    fn single(&mut self, reason: String) -> Result<(Batch, Vec<OutputShape>)> {
+        let outputs = self.run(1, 0.0).map_err(|error| {
+            Error::model_load(self.path, format!("a forward pass on made-up inputs fails: {error}"))
+        })?;
+        let shapes = outputs
+            .iter()
+            .map(|output| match output.shape() {
+                [1, row_shape @ ..] => OutputShape { batch_axis: Some(0), row_shape: row_shape.to_vec() },
+                whole => OutputShape { batch_axis: None, row_shape: whole.to_vec() },
+            })
+            .collect();
+        Ok((Batch::One { reason }, shapes))
+    }
+
+    /// Whether any output but the states themselves depends on a state input, or a state changes on its way. A state
+    /// that is merely handed through (Godot RL writes such files) is no memory.
+    fn recurrent(&mut self, dynamic: bool) -> Result<bool> {
+        if !self.inputs.iter().any(|input| input.role == InputRole::State) {
+            return Ok(false);
+        }
+        let rows = if dynamic { 2 } else { 1 };
+        let (zeros, ones) = (self.run(rows, 0.0)?, self.run(rows, 1.0)?);
+        let outputs = self.model.outputs();
+        Ok(outputs.iter().zip(zeros.iter().zip(&ones)).any(|(spec, (with_zeros, with_ones))| {
+            match convention::output_role(&spec.name) {
+                Some((OutputRole::State, _)) => {
+                    with_zeros.dtype() != DType::Float32
+                        || with_zeros.values::<f32>().iter().any(|value| *value != 0.0)
+                        || with_ones.values::<f32>().iter().any(|value| (*value - 1.0).abs() > f32::EPSILON)
+                }
+                // An output that the graph draws at random differs anyway and proves nothing.
+                _ if !self.model.facts().random_ops.is_empty() => false,
+                _ => with_zeros.bytes() != with_ones.bytes(),
+            }
+        }))
+    }
+}
+
+/// A made-up input: floats that differ from each other, states of one value, masks that allow everything.
+fn probe_input(input: &InputContract, rows: usize, state: f32) -> Tensor {
+    let mut tensor = Tensor::zeros(input.spec.dtype, &input.shape(rows));
+    match (input.role, input.spec.dtype) {
+        (InputRole::ActionMask, dtype) => fill_ones(&mut tensor, dtype),
+        (InputRole::State, DType::Float32) => tensor.values_mut::<f32>().fill(state),
+        (InputRole::Observation, DType::Float32) => {
+            for (index, value) in tensor.values_mut::<f32>().iter_mut().enumerate() {
+                *value = ((index * 7919) % 2001) as f32 / 1000.0 - 1.0;
+            }
+        }
+        _ => {}
+    }
+    tensor
+}
+
+/// Fills a tensor with the number one of its type.
+pub(crate) fn fill_ones(tensor: &mut Tensor, dtype: DType) {
+    match dtype {
+        DType::Bool | DType::UInt8 | DType::Int8 => tensor.bytes_mut().fill(1),
+        DType::UInt16 | DType::Int16 => tensor.values_mut::<u16>().fill(1),
+        DType::UInt32 | DType::Int32 => tensor.values_mut::<u32>().fill(1),
+        DType::UInt64 | DType::Int64 => tensor.values_mut::<u64>().fill(1),
+        DType::Float16 => tensor.values_mut::<u16>().fill(0x3C00),
+        DType::Float32 => tensor.values_mut::<f32>().fill(1.0),
+        DType::Float64 => tensor.values_mut::<f64>().fill(1.0),
+    }
+}
+
+/// The axis that is 2 in the pass with two rows and 3 in the one with three is the batch axis.
+fn compare_shapes(two: &[Tensor], three: &[Tensor]) -> Vec<OutputShape> {
+    two.iter()
+        .zip(three)
+        .map(|(two, three)| {
+            let batch_axis = two.shape().iter().zip(three.shape()).position(|sizes| sizes == (&2, &3));
+            let mut row_shape = two.shape().to_vec();
+            if let Some(axis) = batch_axis {
+                row_shape.remove(axis);
+            }
+            OutputShape { batch_axis, row_shape }
+        })
+        .collect()
+}

@@ -1,0 +1,197 @@
+//! What exporters call things: the roles that inputs and outputs play, and the names that give them away.
+
+use std::{fmt, str::FromStr};
+
+use crate::error::{Error, Result};
+
+/// What an input of a model is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InputRole {
+    /// What the environment shows.
+    Observation,
+    /// Which actions are allowed, 1 for yes.
+    ActionMask,
+    /// Memory that the model handed out in the step before.
+    State,
+}
+
+/// What an output of a model is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OutputRole {
+    /// The action, as it goes to the environment; random if the graph draws it.
+    Action,
+    /// The action without randomness.
+    DeterministicAction,
+    /// Unnormalised log-probabilities, or values, of discrete actions.
+    Logits,
+    /// Mean of a Gaussian.
+    Mean,
+    /// Logarithm of a Gaussian's standard deviation.
+    LogStd,
+    /// Mean and log standard deviation in one tensor, the means first.
+    MeanAndLogStd,
+    /// Estimated value of the observation.
+    Value,
+    /// Log-probability of the action.
+    LogProb,
+    /// Memory for the next step.
+    State,
+    /// A constant of the file, without a batch axis.
+    Constant,
+    /// Something that no head reads.
+    Other,
+}
+
+const INPUT_ROLES: [(InputRole, &str); 3] = [
+    (InputRole::Observation, "observation"),
+    (InputRole::ActionMask, "action_mask"),
+    (InputRole::State, "state"),
+];
+
+const OUTPUT_ROLES: [(OutputRole, &str); 11] = [
+    (OutputRole::Action, "action"),
+    (OutputRole::DeterministicAction, "deterministic_action"),
+    (OutputRole::Logits, "logits"),
+    (OutputRole::Mean, "mean"),
+    (OutputRole::LogStd, "log_std"),
+    (OutputRole::MeanAndLogStd, "mean_and_log_std"),
+    (OutputRole::Value, "value"),
+    (OutputRole::LogProb, "log_prob"),
+    (OutputRole::State, "state"),
+    (OutputRole::Constant, "constant"),
+    (OutputRole::Other, "other"),
+];
+
+fn parse<R: Copy>(roles: &[(R, &str)], kind: &str, text: &str) -> Result<R> {
+    roles.iter().find(|(_, name)| *name == text).map(|(role, _)| *role).ok_or_else(|| {
+        let known = roles.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+        Error::Config(format!("`{text}` is no role of an {kind}; the roles are {known}"))
+    })
+}
+
+fn name<R: PartialEq>(roles: &[(R, &'static str)], role: &R) -> &'static str {
+    roles.iter().find(|(known, _)| known == role).map_or("other", |(_, name)| name)
+}
+
+impl FromStr for InputRole {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        parse(&INPUT_ROLES, "input", text)
+    }
+}
+
+impl FromStr for OutputRole {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        parse(&OUTPUT_ROLES, "output", text)
+    }
+}
+
+impl fmt::Display for InputRole {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(name(&INPUT_ROLES, self))
+    }
+}
+
+impl fmt::Display for OutputRole {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(name(&OUTPUT_ROLES, self))
+    }
+}
+
+/// The role that an input's name gives away, and the reason in words.
+pub(crate) fn input_role(name: &str) -> (InputRole, &'static str) {
+    let name = name.to_ascii_lowercase();
+    let states = ["recurrent_in", "state_ins", "state_in", "h_in", "c_in", "rnn_states", "h0", "c0"];
+    if name.contains("mask") {
+        (InputRole::ActionMask, "the name holds `mask`")
+    } else if states.contains(&name.as_str()) || name.starts_with("hidden_state") || name.starts_with("cell_state") {
+        (InputRole::State, "a known name of a recurrent state")
+    } else {
+        (InputRole::Observation, "every other input is an observation")
+    }
+}
+
+/// The role that an output's name gives away, and the reason in words; `None` where the name says nothing.
+pub(crate) fn output_role(name: &str) -> Option<(OutputRole, &'static str)> {
+    let name = name.to_ascii_lowercase();
+    let is = |names: &[&str]| names.contains(&name.as_str());
+    if is(&["version_number", "memory_size", "is_continuous_control"]) || name.ends_with("_output_shape") {
+        return Some((OutputRole::Constant, "a known name of an ML-Agents constant"));
+    }
+    if is(&["recurrent_out", "state_outs", "state_out", "h_out", "c_out", "output_rnn_states", "hn", "cn"]) {
+        return Some((OutputRole::State, "a known name of a recurrent state"));
+    }
+    if name.contains("log_prob") || name.contains("logp") {
+        return Some((OutputRole::LogProb, "the name says log-probability"));
+    }
+    if name.contains("log_std") || name.contains("logstd") || name.contains("log_sigma") {
+        return Some((OutputRole::LogStd, "the name says log standard deviation"));
+    }
+    if is(&["mu", "mean", "action_mean", "loc"]) {
+        return Some((OutputRole::Mean, "a known name of a Gaussian's mean"));
+    }
+    if name.contains("logit") || is(&["q", "q_values", "qvalues"]) {
+        return Some((OutputRole::Logits, "the name says logits or action values"));
+    }
+    if is(&["value", "values", "state_value", "vf", "v"]) {
+        return Some((OutputRole::Value, "a known name of a value"));
+    }
+    if name.starts_with("deterministic_") {
+        return Some((OutputRole::DeterministicAction, "the name begins with `deterministic_`"));
+    }
+    if name.contains("action") || is(&["output", "act"]) {
+        return Some((OutputRole::Action, "a known name of an action"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_round_trip_through_their_names() {
+        for (role, name) in INPUT_ROLES {
+            assert_eq!(name.parse::<InputRole>().ok(), Some(role));
+        }
+        for (role, name) in OUTPUT_ROLES {
+            assert_eq!(name.parse::<OutputRole>().ok(), Some(role));
+            assert_eq!(role.to_string(), name);
+        }
+        let message = "mask".parse::<InputRole>().map_err(|error| error.to_string());
+        assert!(message.is_err_and(|message| message.contains("observation, action_mask, state")));
+    }
+
+    #[test]
+    fn names_of_known_exporters() {
+        let cases = [
+            ("deterministic_continuous_actions", OutputRole::DeterministicAction),
+            ("continuous_actions", OutputRole::Action),
+            ("continuous_action_output_shape", OutputRole::Constant),
+            ("recurrent_out", OutputRole::State),
+            ("output_actions", OutputRole::Action),
+            ("output", OutputRole::Action),
+            ("mu", OutputRole::Mean),
+            ("log_std", OutputRole::LogStd),
+            ("log_prob", OutputRole::LogProb),
+            ("logits", OutputRole::Logits),
+            ("value", OutputRole::Value),
+        ];
+        for (name, role) in cases {
+            assert_eq!(output_role(name).map(|found| found.0), Some(role), "{name}");
+        }
+        assert_eq!(output_role("27"), None);
+        for (name, role) in [
+            ("obs_0", InputRole::Observation),
+            ("visual_observation_0", InputRole::Observation),
+            ("action_masks", InputRole::ActionMask),
+            ("state_ins", InputRole::State),
+            ("h_in", InputRole::State),
+        ] {
+            assert_eq!(input_role(name).0, role, "{name}");
+        }
+    }
+}

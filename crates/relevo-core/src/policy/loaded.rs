@@ -1,0 +1,100 @@
+//! A model file, loaded, with its contract.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{
+    Worker,
+    backend::{Backend, LoadOptions, Model},
+    contract::Contract,
+};
+use crate::{
+    error::{Error, Result},
+    tensor::{Tensor, TensorView},
+};
+
+/// A model file, loaded, with its contract.
+#[derive(Debug, Clone)]
+pub struct LoadedModel {
+    /// Where it was loaded from.
+    pub path: PathBuf,
+    /// How it was loaded.
+    pub options: LoadOptions,
+    /// Roles that the user gave, by tensor name.
+    pub roles: BTreeMap<String, String>,
+    /// The backend's model.
+    pub model: Arc<dyn Model>,
+    /// What it takes and gives.
+    pub contract: Arc<Contract>,
+}
+
+impl LoadedModel {
+    /// Loads `path` with the first backend that accepts it, and infers its contract.
+    pub fn load(
+        path: &Path,
+        backends: &[Arc<dyn Backend>],
+        options: &LoadOptions,
+        roles: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        if options.threads == 0 {
+            return Err(Error::Config("threads must be at least 1, but is 0".into()));
+        }
+        if !path.exists() {
+            return Err(Error::model_load(path, "there is no such file; check the path"));
+        }
+        let backend = backends.iter().find(|backend| backend.accepts(path)).ok_or_else(|| {
+            let formats: Vec<_> = backends.iter().map(|backend| backend.format()).collect();
+            Error::model_load(path, format!("its name fits none of the known formats: {}", formats.join(", ")))
+        })?;
+        let model = backend.load(path, options)?;
+        let mut session = model.session()?;
+        let contract = Contract::infer(path, &*model, &mut *session, roles)?;
+        Ok(Self {
+            path: path.to_owned(),
+            options: options.clone(),
+            roles: roles.clone(),
+            model,
+            contract: Arc::new(contract),
+        })
+    }
+
+    /// One forward pass on every input in the file's order, giving every output. No actor is involved.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] for an input that does not fit, [`Error::Inference`] where the model fails.
+    pub fn forward(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Tensor>> {
+        let rows = self.rows(inputs)?;
+        let mut worker = Worker::new(self, &(0..self.contract.outputs.len()).collect::<Vec<_>>())?;
+        worker.forward_all(rows, inputs)?;
+        Ok(worker.into_outputs())
+    }
+
+    /// Checks every input against the contract, and how many rows they have in common.
+    fn rows(&self, inputs: &[TensorView<'_>]) -> Result<usize> {
+        let contracts = &self.contract.inputs;
+        let rows = match (contracts.first(), inputs.first()) {
+            (Some(contract), Some(input)) => input.shape.get(contract.batch_axis).copied().unwrap_or(0),
+            _ => 0,
+        };
+        for (contract, input) in contracts.iter().zip(inputs) {
+            let expected = contract.shape(rows);
+            if input.dtype != contract.spec.dtype || input.shape != expected {
+                return Err(Error::Contract(format!(
+                    "input `{}` must be {} of shape {}, but {} of shape {} came",
+                    contract.spec.name,
+                    contract.spec.dtype,
+                    crate::spec::shape_text(&expected),
+                    input.dtype,
+                    crate::spec::shape_text(input.shape)
+                )));
+            }
+        }
+        if rows == 0 {
+            return Err(Error::Contract("a forward pass needs at least one row, but the batch has none".into()));
+        }
+        Ok(rows)
+    }
+}

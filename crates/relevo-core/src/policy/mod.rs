@@ -1,0 +1,21 @@
+//! Policies: a loaded model, the contract of what it takes and gives, the head that turns its outputs into actions,
+//! and the named, versioned slot that serves it.
+
+mod backend;
+mod contract;
+mod convention;
+mod head;
+mod loaded;
+pub mod random;
+mod sampling;
+mod slot;
+mod worker;
+
+pub use backend::{Backend, LoadOptions, Model, ModelFacts, Session};
+pub use contract::{Batch, Contract, InputContract, OutputContract};
+pub use convention::{InputRole, OutputRole};
+pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};
+pub use loaded::LoadedModel;
+pub use slot::{PolicySlot, PolicyStats, PolicyVersion};
+pub(crate) use sampling::first_nan_row;
+pub use worker::Worker;

@@ -1,0 +1,344 @@
+//! The arithmetic of heads, across rows: a pass over all rows at a time, so that the compiler and `wide` use SIMD.
+
+use wide::f32x8;
+
+use super::random::{Stream, open_unit, philox, unit};
+
+/// Buffers that heads reuse from call to call.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    logits: Vec<f32>,
+    weights: Vec<f32>,
+    totals: Vec<f32>,
+    normals: Vec<f32>,
+}
+
+/// How a discrete action is picked from its logits.
+#[derive(Clone, Copy)]
+pub(crate) enum Pick<'a> {
+    /// The largest logit; the first of equals.
+    Largest,
+    /// By chance, each with its softmax probability.
+    Draw { seed: u64, streams: &'a [Stream] },
+}
+
+/// The index of the first NaN's row, if there is one.
+pub(crate) fn first_nan_row(values: &[f32], width: usize) -> Option<usize> {
+    // Counted without branches, which the compiler turns into SIMD; the search runs only where there is one.
+    let has_nan = |chunk: &[f32]| chunk.iter().map(|value| u32::from(value.is_nan())).sum::<u32>() > 0;
+    let chunk = values.chunks(1024).position(has_nan)?;
+    values.iter().skip(chunk * 1024).position(|value| value.is_nan()).map(|index| (chunk * 1024 + index) / width)
+}
+
+/// Sets the logits of masked actions to −∞. `mask` has one byte a logit, 0 where the action is not allowed.
+pub(crate) fn mask_logits<'a>(logits: &'a [f32], mask: Option<&[u8]>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+    let Some(mask) = mask else { return logits };
+    scratch.clear();
+    scratch.extend(
+        logits.iter().zip(mask).map(|(logit, allowed)| if *allowed == 0 { f32::NEG_INFINITY } else { *logit }),
+    );
+    scratch
+}
+
+/// Picks an action from each row of `logits` (`actions.len()` rows of `width`).
+///
+/// With `log_probs`, the log-probability of the picked action under softmax(logits) goes there.
+///
+/// # Errors
+/// The first row whose logits are no distribution: all of them −∞, or one +∞.
+pub(crate) fn pick_discrete(
+    logits: &[f32],
+    mask: Option<&[u8]>,
+    width: usize,
+    pick: Pick<'_>,
+    actions: &mut [i64],
+    log_probs: Option<&mut [f32]>,
+    scratch: &mut Scratch,
+) -> Result<(), usize> {
+    let logits = mask_logits(logits, mask, &mut scratch.logits);
+    if let Pick::Largest = pick {
+        for (index, (row, action)) in logits.chunks_exact(width).zip(&mut *actions).enumerate() {
+            let best = largest(row);
+            if row[best] == f32::NEG_INFINITY {
+                return Err(index);
+            }
+            *action = best as i64;
+        }
+        if log_probs.is_none() {
+            return Ok(());
+        }
+    }
+    // The softmax weights of every row, relative to the row's largest logit.
+    scratch.weights.clear();
+    for row in logits.chunks_exact(width) {
+        let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        scratch.weights.extend(row.iter().map(|logit| logit - top));
+    }
+    let shifted = &mut scratch.logits;
+    if log_probs.is_some() {
+        shifted.clear();
+        shifted.extend_from_slice(&scratch.weights);
+    }
+    map(&mut scratch.weights, f32x8::exp);
+    scratch.totals.clear();
+    scratch.totals.extend(scratch.weights.chunks_exact(width).map(|row| row.iter().sum::<f32>()));
+    if let Some(row) = scratch.totals.iter().position(|total| !total.is_finite()) {
+        return Err(row);
+    }
+    if let Pick::Draw { seed, streams } = pick {
+        let rows = scratch.weights.chunks_exact(width).zip(&scratch.totals).zip(streams);
+        for (((row, total), stream), action) in rows.zip(&mut *actions) {
+            *action = draw(row, *total, unit(philox(seed, *stream, 0))) as i64;
+        }
+    }
+    if let Some(log_probs) = log_probs {
+        map(&mut scratch.totals, f32x8::ln);
+        let rows = shifted.chunks_exact(width).zip(&scratch.totals).zip(actions);
+        for (log_prob, ((row, log_total), action)) in log_probs.iter_mut().zip(rows) {
+            *log_prob = row[*action as usize] - log_total;
+        }
+    }
+    Ok(())
+}
+
+fn largest(row: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, value) in row.iter().enumerate() {
+        if *value > row[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+/// The action whose interval of the cumulated weights holds `uniform`; never one of weight zero.
+fn draw(weights: &[f32], total: f32, uniform: f64) -> usize {
+    let mut left = uniform * f64::from(total);
+    let mut last = 0;
+    for (index, weight) in weights.iter().enumerate() {
+        if *weight > 0.0 {
+            last = index;
+            left -= f64::from(*weight);
+            if left < 0.0 {
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// Writes Gaussian actions into `actions` (rows of `width`, holding the means when called) and their log-densities:
+/// Σ −½ z² − log σ − ½ ln 2π. `log_std` has one row for each action row, or one row for all. Without streams the mean
+/// is the action.
+pub(crate) fn pick_gaussian(
+    actions: &mut [f32],
+    log_std: &[f32],
+    width: usize,
+    draw: Option<(u64, &[Stream])>,
+    log_probs: &mut [f32],
+    scratch: &mut Scratch,
+) {
+    let half_log_two_pi = 0.918_938_5_f32;
+    scratch.weights.clear();
+    scratch.weights.extend_from_slice(log_std);
+    map(&mut scratch.weights, f32x8::exp);
+    let normals = &mut scratch.normals;
+    normals.clear();
+    match draw {
+        Some((seed, streams)) => standard_normals(seed, streams, width, normals, &mut scratch.logits),
+        None => normals.resize(actions.len(), 0.0),
+    }
+    let rows = actions.chunks_exact_mut(width).zip(normals.chunks_exact(width)).zip(log_probs);
+    let parameters = log_std.chunks_exact(width).zip(scratch.weights.chunks_exact(width)).cycle();
+    for (((action, normal), log_prob), (log_std, std)) in rows.zip(parameters) {
+        let mut sum = 0.0;
+        for column in 0..width {
+            action[column] += std[column] * normal[column];
+            sum -= 0.5 * normal[column] * normal[column] + log_std[column] + half_log_two_pi;
+        }
+        *log_prob = sum;
+    }
+}
+
+/// Standard normals, `width` for each stream, by Box and Muller's transform (1958): four random words give two of them.
+fn standard_normals(seed: u64, streams: &[Stream], width: usize, normals: &mut Vec<f32>, angles: &mut Vec<f32>) {
+    let padded = width.next_multiple_of(2);
+    angles.clear();
+    for stream in streams {
+        for pair in 0..padded / 2 {
+            let words = philox(seed, *stream, pair as u32);
+            normals.extend([open_unit(words[0]); 2]);
+            angles.extend([open_unit(words[1]) * std::f32::consts::TAU; 2]);
+        }
+    }
+    map(normals, |uniform| (uniform.ln() * f32x8::splat(-2.0)).sqrt());
+    for (radius, angle) in normals.chunks_exact_mut(2).zip(angles.chunks_exact(2)) {
+        let (sine, cosine) = angle[0].sin_cos();
+        radius[0] *= cosine;
+        radius[1] *= sine;
+    }
+    if padded != width {
+        let mut row = 0;
+        normals.retain(|_| {
+            row += 1;
+            row % padded != 0
+        });
+    }
+}
+
+/// Applies an 8-lane function to every value; the last chunk is padded with ones.
+fn map(values: &mut [f32], function: impl Fn(f32x8) -> f32x8) {
+    let mut chunks = values.chunks_exact_mut(8);
+    for chunk in &mut chunks {
+        let mut lanes = [0.0; 8];
+        lanes.copy_from_slice(chunk);
+        chunk.copy_from_slice(&function(f32x8::from(lanes)).to_array());
+    }
+    let rest = chunks.into_remainder();
+    if !rest.is_empty() {
+        let mut lanes = [1.0; 8];
+        lanes[..rest.len()].copy_from_slice(rest);
+        rest.copy_from_slice(&function(f32x8::from(lanes)).to_array()[..rest.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn streams(count: u32, draw: u64) -> Vec<Stream> {
+        (0..count).map(|actor| Stream { actor, draw }).collect()
+    }
+
+    fn reference_log_softmax(row: &[f32]) -> Vec<f64> {
+        let top = row.iter().map(|value| f64::from(*value)).fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = row.iter().map(|value| (f64::from(*value) - top).exp()).sum();
+        row.iter().map(|value| f64::from(*value) - top - total.ln()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn log_probs_equal_a_plain_formula(
+            rows in prop::collection::vec(prop::collection::vec(-30.0_f32..30.0, 5), 1..40),
+            masked in 0_usize..4,
+            seed in any::<u64>(),
+        ) {
+            let logits: Vec<f32> = rows.concat();
+            let mask: Vec<u8> = (0..logits.len()).map(|index| u8::from(index % 5 != masked)).collect();
+            let streams = streams(rows.len() as u32, 3);
+            let (mut actions, mut log_probs) = (vec![0; rows.len()], vec![0.0; rows.len()]);
+            let pick = Pick::Draw { seed, streams: &streams };
+            let picked =
+                pick_discrete(&logits, Some(&mask), 5, pick, &mut actions, Some(&mut log_probs), &mut Scratch::default());
+            prop_assert_eq!(picked, Ok(()));
+            for ((row, action), log_prob) in rows.iter().zip(&actions).zip(&log_probs) {
+                let mut row = row.clone();
+                row[masked] = f32::NEG_INFINITY;
+                prop_assert_ne!(*action as usize, masked);
+                let right = reference_log_softmax(&row)[*action as usize];
+                prop_assert!((f64::from(*log_prob) - right).abs() <= 1e-4 + 1e-5 * right.abs(), "{log_prob} {right}");
+            }
+        }
+
+        #[test]
+        fn what_an_actor_draws_does_not_depend_on_its_company(
+            logits in prop::collection::vec(-3.0_f32..3.0, 33 * 4),
+            seed in any::<u64>(),
+        ) {
+            let streams = streams(33, 11);
+            let pick = |logits: &[f32], streams: &[Stream]| {
+                let mut actions = vec![0; streams.len()];
+                let pick = Pick::Draw { seed, streams };
+                assert_eq!(pick_discrete(logits, None, 4, pick, &mut actions, None, &mut Scratch::default()), Ok(()));
+                actions
+            };
+            let together = pick(&logits, &streams);
+            for (row, action) in together.iter().enumerate() {
+                prop_assert_eq!(pick(&logits[row * 4..row * 4 + 4], &streams[row..=row]), vec![*action]);
+            }
+        }
+    }
+
+    #[test]
+    fn frequencies_follow_the_softmax() {
+        let probabilities = [0.1_f64, 0.2, 0.3, 0.4];
+        let count = 40_000;
+        let logits: Vec<f32> =
+            (0..count).flat_map(|_| probabilities.iter().map(|probability| probability.ln() as f32)).collect();
+        let mut actions = vec![0; count];
+        let streams = streams(count as u32, 0);
+        let pick = Pick::Draw { seed: 1, streams: &streams };
+        assert_eq!(pick_discrete(&logits, None, 4, pick, &mut actions, None, &mut Scratch::default()), Ok(()));
+        for (index, probability) in probabilities.iter().enumerate() {
+            let share = actions.iter().filter(|action| **action == index as i64).count() as f64 / count as f64;
+            // Four standard errors of a share of 40,000 are at most 0.01.
+            assert!((share - probability).abs() < 0.01, "{index}: {share}");
+        }
+    }
+
+    #[test]
+    fn largest_takes_the_first_of_equals_and_honours_the_mask() {
+        let logits = [1.0, 5.0, 5.0, 9.0, 2.0, 9.0];
+        let mut actions = [0; 2];
+        let mut pick = |mask: Option<&[u8]>| {
+            pick_discrete(&logits, mask, 3, Pick::Largest, &mut actions, None, &mut Scratch::default()).map(|()| actions)
+        };
+        assert_eq!(pick(None), Ok([1, 0]));
+        assert_eq!(pick(Some(&[1, 0, 1, 0, 1, 0])), Ok([2, 1]));
+    }
+
+    #[test]
+    fn a_row_that_is_no_distribution_is_told() {
+        let streams = streams(2, 0);
+        for pick in [Pick::Largest, Pick::Draw { seed: 1, streams: &streams }] {
+            let logits = [0.0, 1.0, f32::NEG_INFINITY, f32::NEG_INFINITY];
+            let picked = pick_discrete(&logits, None, 2, pick, &mut [0; 2], Some(&mut [0.0; 2]), &mut Scratch::default());
+            assert_eq!(picked, Err(1));
+        }
+        let pick = Pick::Draw { seed: 1, streams: &streams };
+        let logits = [f32::INFINITY, 1.0, 0.0, 0.0];
+        assert_eq!(pick_discrete(&logits, None, 2, pick, &mut [0; 2], None, &mut Scratch::default()), Err(0));
+    }
+
+    #[test]
+    fn gaussian_moments_and_density() {
+        let (count, width) = (30_001, 3);
+        let mut actions = [1.0, -2.0, 0.5].repeat(count);
+        let log_std = [0.0, -1.0, 0.7];
+        let mut log_probs = vec![0.0; count];
+        let streams = streams(count as u32, 5);
+        pick_gaussian(&mut actions, &log_std, width, Some((3, &streams)), &mut log_probs, &mut Scratch::default());
+        for (column, (mean, log_std)) in [1.0_f64, -2.0, 0.5].into_iter().zip([0.0_f64, -1.0, 0.7]).enumerate() {
+            let values: Vec<f64> = actions.iter().skip(column).step_by(width).map(|value| f64::from(*value)).collect();
+            let average = values.iter().sum::<f64>() / count as f64;
+            let deviation = (values.iter().map(|value| (value - average).powi(2)).sum::<f64>() / count as f64).sqrt();
+            assert!((average - mean).abs() < 0.06, "{column}: {average}");
+            assert!((deviation / log_std.exp() - 1.0).abs() < 0.03, "{column}: {deviation}");
+        }
+        for (row, log_prob) in actions.chunks(width).zip(&log_probs) {
+            let right: f64 = row
+                .iter()
+                .zip([1.0_f64, -2.0, 0.5])
+                .zip([0.0_f64, -1.0, 0.7])
+                .map(|((action, mean), log_std)| {
+                    let z = (f64::from(*action) - mean) / log_std.exp();
+                    -0.5 * z * z - log_std - 0.5 * std::f64::consts::TAU.ln()
+                })
+                .sum();
+            assert!((f64::from(*log_prob) - right).abs() < 1e-4, "{log_prob} {right}");
+        }
+    }
+
+    #[test]
+    fn nan_is_found_and_infinity_is_not() {
+        assert_eq!(first_nan_row(&[0.0; 400], 4), None);
+        assert_eq!(first_nan_row(&[f32::INFINITY, f32::NEG_INFINITY], 1), None);
+        let mut values = [0.0; 400];
+        values[333] = f32::NAN;
+        assert_eq!(first_nan_row(&values, 4), Some(83));
+        values[2] = f32::INFINITY;
+        assert_eq!(first_nan_row(&values, 4), Some(83));
+    }
+}

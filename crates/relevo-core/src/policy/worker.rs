@@ -1,0 +1,192 @@
+//! A session with the buffers that it needs: what one caller at a time runs forward passes with.
+
+use smallvec::SmallVec;
+
+use super::{
+    backend::Session,
+    contract::{Batch, InputContract, OutputContract, fill_ones},
+    convention::InputRole,
+    head::HeadScratch,
+    loaded::LoadedModel,
+};
+use crate::{
+    error::Result,
+    spec::DType,
+    tensor::{Tensor, TensorView},
+};
+
+/// A session with its input and output buffers. Outputs keep their allocation, so a worker that has seen the largest
+/// batch allocates nothing more.
+pub struct Worker {
+    session: Box<dyn Session>,
+    inputs: Vec<InputContract>,
+    input_shapes: Vec<Vec<usize>>,
+    /// Inputs that the caller does not give: masks as the model's type, states of zeros. One for each input, empty for
+    /// observations.
+    made_inputs: Vec<Tensor>,
+    wanted: Vec<usize>,
+    wanted_contracts: Vec<OutputContract>,
+    outputs: Vec<Tensor>,
+    /// Outputs of a single row, for models that take one row at a time.
+    row_outputs: Option<Vec<Tensor>>,
+    /// Buffers of the head.
+    pub scratch: HeadScratch,
+}
+
+impl Worker {
+    /// A worker with a session of its own that computes the outputs `wanted`.
+    pub fn new(loaded: &LoadedModel, wanted: &[usize]) -> Result<Self> {
+        let contract = &loaded.contract;
+        let empty = || Tensor::zeros(DType::Float32, &[0]);
+        Ok(Self {
+            session: loaded.model.session()?,
+            inputs: contract.inputs.clone(),
+            input_shapes: contract.inputs.iter().map(|input| input.shape(0)).collect(),
+            made_inputs: contract.inputs.iter().map(|_| empty()).collect(),
+            wanted: wanted.to_vec(),
+            wanted_contracts: wanted.iter().map(|index| contract.outputs[*index].clone()).collect(),
+            outputs: wanted.iter().map(|_| empty()).collect(),
+            row_outputs: matches!(contract.batch, Batch::One { .. }).then(|| wanted.iter().map(|_| empty()).collect()),
+            scratch: HeadScratch::default(),
+        })
+    }
+
+    /// The outputs of the last forward pass, in the order of `wanted`.
+    pub fn outputs(&self) -> &[Tensor] {
+        &self.outputs
+    }
+
+    /// The outputs and the head's buffers, borrowed side by side.
+    pub fn outputs_and_scratch(&mut self) -> (&[Tensor], &mut HeadScratch) {
+        (&self.outputs, &mut self.scratch)
+    }
+
+    /// Gives the outputs away.
+    pub fn into_outputs(self) -> Vec<Tensor> {
+        self.outputs
+    }
+
+    /// A forward pass on `rows` observations. `observations` holds the bytes of every observation input, row after row;
+    /// `mask` one byte for each row and action. States are fed with zeros, a missing mask with ones.
+    pub fn forward(&mut self, rows: usize, observations: &[&[u8]], mask: Option<&[u8]>) -> Result<()> {
+        for (index, input) in self.inputs.iter().enumerate() {
+            if input.role != InputRole::Observation {
+                make_input(&mut self.made_inputs[index], input, rows, mask);
+            }
+        }
+        // Taken out for the call, so that views of it and `&mut self` can live side by side.
+        let made_inputs = std::mem::take(&mut self.made_inputs);
+        let mut given = observations.iter();
+        let bytes: SmallVec<[&[u8]; 8]> = self
+            .inputs
+            .iter()
+            .zip(&made_inputs)
+            .map(|(input, made)| match input.role {
+                InputRole::Observation => given.next().copied().unwrap_or(&[]),
+                _ => made.bytes(),
+            })
+            .collect();
+        let result = self.forward_bytes(rows, &bytes);
+        drop(bytes);
+        self.made_inputs = made_inputs;
+        result
+    }
+
+    /// A forward pass on every input.
+    pub fn forward_all(&mut self, rows: usize, inputs: &[TensorView<'_>]) -> Result<()> {
+        let bytes: SmallVec<[&[u8]; 8]> = inputs.iter().map(|input| input.bytes).collect();
+        self.forward_bytes(rows, &bytes)
+    }
+
+    fn forward_bytes(&mut self, rows: usize, bytes: &[&[u8]]) -> Result<()> {
+        for (output, contract) in self.outputs.iter_mut().zip(&self.wanted_contracts) {
+            shape_output(output, contract, rows);
+        }
+        if self.row_outputs.is_some() {
+            return self.forward_row_by_row(rows, bytes);
+        }
+        for (shape, input) in self.input_shapes.iter_mut().zip(&self.inputs) {
+            shape[input.batch_axis] = rows;
+        }
+        let views = views(&self.inputs, &self.input_shapes, bytes, 0..usize::MAX);
+        self.session.forward(&views, &self.wanted, &mut self.outputs)
+    }
+
+    fn forward_row_by_row(&mut self, rows: usize, bytes: &[&[u8]]) -> Result<()> {
+        let Some(row_outputs) = &mut self.row_outputs else { return Ok(()) };
+        for (shape, input) in self.input_shapes.iter_mut().zip(&self.inputs) {
+            shape[input.batch_axis] = 1;
+        }
+        for row in 0..rows {
+            for (output, contract) in row_outputs.iter_mut().zip(&self.wanted_contracts) {
+                shape_output(output, contract, 1);
+            }
+            let views = views(&self.inputs, &self.input_shapes, bytes, row..row + 1);
+            self.session.forward(&views, &self.wanted, row_outputs)?;
+            for ((output, contract), single) in self.outputs.iter_mut().zip(&self.wanted_contracts).zip(&*row_outputs) {
+                let size = single.bytes().len();
+                // Constants are the same for every row.
+                let row = if contract.batch_axis.is_some() { row } else { 0 };
+                output.bytes_mut()[row * size..(row + 1) * size].copy_from_slice(single.bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Views of `rows` of every input's bytes.
+fn views<'a>(
+    inputs: &[InputContract],
+    shapes: &'a [Vec<usize>],
+    bytes: &[&'a [u8]],
+    rows: std::ops::Range<usize>,
+) -> SmallVec<[TensorView<'a>; 8]> {
+    inputs
+        .iter()
+        .zip(shapes)
+        .zip(bytes)
+        .map(|((input, shape), bytes)| {
+            let size = input.row_bytes();
+            let from = rows.start.saturating_mul(size).min(bytes.len());
+            let until = rows.end.saturating_mul(size).min(bytes.len());
+            TensorView { dtype: input.spec.dtype, shape, bytes: &bytes[from..until] }
+        })
+        .collect()
+}
+
+fn shape_output(output: &mut Tensor, contract: &OutputContract, rows: usize) {
+    let shape: SmallVec<[usize; 8]> = match contract.batch_axis {
+        None => SmallVec::from_slice(&contract.row_shape),
+        Some(axis) => {
+            let mut shape = SmallVec::from_slice(&contract.row_shape);
+            shape.insert(axis, rows);
+            shape
+        }
+    };
+    output.reset(contract.spec.dtype, &shape);
+}
+
+fn make_input(made: &mut Tensor, input: &InputContract, rows: usize, mask: Option<&[u8]>) {
+    made.reset(input.spec.dtype, &input.shape(rows));
+    match (input.role, mask) {
+        (InputRole::ActionMask, Some(mask)) => match input.spec.dtype {
+            DType::Float32 => {
+                for (value, allowed) in made.values_mut::<f32>().iter_mut().zip(mask) {
+                    *value = f32::from(*allowed != 0);
+                }
+            }
+            // Every other type: the bytes of one, or of zero.
+            dtype => {
+                fill_ones(made, dtype);
+                let size = dtype.size();
+                for (value, allowed) in made.bytes_mut().chunks_exact_mut(size).zip(mask) {
+                    if *allowed == 0 {
+                        value.fill(0);
+                    }
+                }
+            }
+        },
+        (InputRole::ActionMask, None) => fill_ones(made, input.spec.dtype),
+        _ => made.bytes_mut().fill(0),
+    }
+}

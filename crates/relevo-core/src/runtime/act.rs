@@ -1,0 +1,411 @@
+//! One call of `act`: observations into the block, one forward pass a policy, the head, the committed row.
+//!
+//! Nothing is committed before everything has worked: a call that fails leaves the block, the random streams and the open
+//! steps as they were.
+
+use std::{
+    sync::Arc,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use super::{
+    agent::AgentShared,
+    group::{ActorGroup, GroupState, Work},
+    results::ActionResults,
+};
+use crate::{
+    error::{Error, Result},
+    policy::{HeadError, HeadRequest, HeadRows, PolicyVersion, Worker},
+    spec::{DType, shape_text},
+    tensor::Tensor,
+    trajectory::{BlockLayout, Flags},
+};
+
+/// Which rows of a call belong into trajectories.
+#[derive(Debug, Clone, Copy)]
+pub enum Recording<'a> {
+    /// All of them.
+    All,
+    /// None of them.
+    Nothing,
+    /// Those that are not 0, in the caller's order.
+    Rows(&'a [u8]),
+}
+
+/// What a call of `act` may ask for.
+#[derive(Debug, Clone, Copy)]
+pub struct ActOptions<'a> {
+    /// Whether to act without randomness; `None` leaves it to each policy's head.
+    pub deterministic: Option<bool>,
+    /// Which rows are recorded.
+    pub record: Recording<'a>,
+}
+
+/// A call of `act` that has begun: it holds the group's lock until it is run or dropped.
+#[derive(Debug)]
+pub struct ActCall<'a> {
+    group: &'a Arc<ActorGroup>,
+    agent: Arc<AgentShared>,
+    guard: MutexGuard<'a, GroupState>,
+    masked: bool,
+}
+
+impl ActorGroup {
+    /// Begins a call; `None` while another thread is in a call of this group.
+    ///
+    /// # Errors
+    /// [`Error::State`] where the agent is not running, and the error that stopped a recording, once.
+    pub fn try_begin(self: &Arc<Self>) -> Result<Option<ActCall<'_>>> {
+        let agent = self.agent()?;
+        let Some(guard) = self.state.try_lock() else { return Ok(None) };
+        // Checked behind the lock: `shutdown` takes it after it has changed the phase.
+        agent.check_running()?;
+        Ok(Some(ActCall { group: self, agent, guard, masked: false }))
+    }
+
+    /// Waits until no other thread is in a call of this group.
+    pub fn wait(&self) {
+        drop(self.state.lock());
+    }
+}
+
+impl ActCall<'_> {
+    /// Whether [`ActCall::prepare`] has something to do, which may take a while.
+    pub fn needs_preparation(&self, masked: bool) -> bool {
+        match &self.guard.work {
+            Some(work) if self.guard.leased => {
+                (masked && work.layout.mask.is_none()) || work.block.rows == work.block.capacity
+            }
+            _ => true,
+        }
+    }
+
+    /// Makes the group ready: its actors at home here, room for a row, and for masks if this call has them.
+    pub fn prepare(&mut self, masked: bool) -> Result<()> {
+        let known_mask = self.guard.work.as_ref().and_then(|work| work.layout.mask);
+        if !self.guard.leased || (masked && known_mask.is_none()) {
+            let mask = if masked { Some(self.mask_width()?) } else { known_mask };
+            self.group.lease(&self.agent, &mut self.guard, mask)?;
+        }
+        if let Some(work) = &mut self.guard.work
+            && work.block.rows == work.block.capacity
+        {
+            // Steps that are still open are over: their actors are about to act again.
+            work.send(&self.agent, |_| false);
+        }
+        Ok(())
+    }
+
+    /// How many choices a mask speaks of.
+    fn mask_width(&self) -> Result<usize> {
+        let mut widths = self.group.actors.iter().map(|actor| (actor.policy().current().mask_width(), actor));
+        let mut found = None;
+        for (width, actor) in &mut widths {
+            let Some(width) = width else {
+                return Err(Error::Contract(format!(
+                    "a mask was given, but the policy `{}` can use none: it has no mask input, and its head does not choose \
+                     from logits",
+                    actor.policy().name()
+                )));
+            };
+            if *found.get_or_insert(width) != width {
+                return Err(Error::Contract(
+                    "a mask was given, but the policies of these actors choose from different numbers of actions; act for \
+                     each policy in a call of its own"
+                        .into(),
+                ));
+            }
+        }
+        found.ok_or_else(|| Error::Config("there are no actors to act for".into()))
+    }
+
+    /// How the group's block is laid out.
+    pub fn layout(&self) -> Result<Arc<BlockLayout>> {
+        match &self.guard.work {
+            Some(work) => Ok(work.layout.clone()),
+            None => Err(unprepared()),
+        }
+    }
+
+    /// Copies observation column `index` of all actors, in the caller's order, into the block.
+    pub fn write_observations(&mut self, index: usize, bytes: &[u8]) -> Result<()> {
+        let work = work(&mut self.guard)?;
+        let (row, size) = (work.next_row(), work.block.observation_bytes(index));
+        let target = work.block.observation_row_mut(index, row);
+        copy_in_order(bytes, target, size, work.order.as_deref());
+        Ok(())
+    }
+
+    /// Copies the mask of all actors, in the caller's order, into the block: one byte a choice, 0 where it is not allowed.
+    pub fn write_mask(&mut self, mask: &[u8]) -> Result<()> {
+        self.masked = true;
+        let work = work(&mut self.guard)?;
+        let width = work.layout.mask.unwrap_or(0);
+        if let Some(row) = mask.chunks_exact(width.max(1)).position(|choices| choices.iter().all(|allowed| *allowed == 0)) {
+            return Err(Error::Contract(format!(
+                "the mask of actor {} (row {row}) allows no action; at least one of the {width} must be allowed",
+                self.group.actors[row].id()
+            )));
+        }
+        let cells = work.block.cells(work.next_row());
+        let target = &mut work.block.masks[cells.start * width..cells.end * width];
+        copy_in_order(mask, target, width, work.order.as_deref());
+        Ok(())
+    }
+
+    /// Runs the policies and commits the row.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] for an observation with NaN, [`Error::Inference`] where a policy fails or gives NaN.
+    pub fn run(mut self, options: &ActOptions<'_>) -> Result<Arc<ActionResults>> {
+        let masked = self.masked;
+        let work = work(&mut self.guard)?;
+        let row = work.next_row();
+        work.refuse_nan(row)?;
+        if let (Some(width), false) = (work.layout.mask, masked) {
+            let cells = work.block.cells(row);
+            work.block.masks[cells.start * width..cells.end * width].fill(1);
+        }
+        let mut raw = None;
+        for segment in 0..work.policies.len() {
+            let outputs = work.run_segment(segment, row, masked, self.agent.seed, options.deterministic)?;
+            if self.agent.keep_outputs && work.policies.len() == 1 {
+                raw = Some(outputs);
+            } else {
+                outputs.version.check_in(outputs.worker);
+            }
+        }
+        work.commit(row, options.record);
+        Ok(work.hand_out(row, raw))
+    }
+}
+
+/// A worker that has just run, with the version that it belongs to.
+struct Ran {
+    version: Arc<PolicyVersion>,
+    worker: Worker,
+}
+
+impl Work {
+    /// The row that the next call fills.
+    fn next_row(&self) -> usize {
+        if self.layout.recorded { self.block.rows } else { 0 }
+    }
+
+    fn refuse_nan(&self, row: usize) -> Result<()> {
+        let cells = self.block.cells(row);
+        for (index, column) in self.layout.schema().observations.iter().enumerate() {
+            let size = column.row_bytes();
+            let bytes = &self.block.observations[index].as_slice()[cells.start * size..cells.end * size];
+            if let Some(element) = first_nan(bytes, column.dtype) {
+                let at = element * column.dtype.size() / size.max(1);
+                let name = if column.key.is_empty() { "observation" } else { &column.key };
+                return Err(Error::Contract(format!(
+                    "the {name} of actor {} (row {}) holds NaN at element {} of its {}; check the environment",
+                    self.layout.actors[at].id,
+                    self.caller_row(at),
+                    element % (size / column.dtype.size()).max(1),
+                    shape_text(&column.shape)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// One forward pass for the actors of one policy, and its head.
+    fn run_segment(
+        &mut self,
+        index: usize,
+        row: usize,
+        masked: bool,
+        seed: u64,
+        deterministic: Option<bool>,
+    ) -> Result<Ran> {
+        let segment = &self.layout.segments[index];
+        let (slot, version) = (&self.policies[index], self.policies[index].current());
+        let mut worker = version.checkout()?;
+        let started = Instant::now();
+        let rows = segment.until - segment.from;
+        let first = self.block.cells(row).start;
+        let cells = first + segment.from..first + segment.until;
+        let scaled = |size: usize| cells.start * size..cells.end * size;
+
+        let schema = &segment.schema;
+        let observations: SmallVec<[&[u8]; 8]> = schema
+            .observations
+            .iter()
+            .zip(&self.block.observations)
+            .map(|(column, buffer)| &buffer.as_slice()[scaled(column.row_bytes())])
+            .collect();
+        let mask = masked.then(|| &self.block.masks[scaled(self.layout.mask.unwrap_or(0))]);
+        let mut result = worker.forward(rows, &observations, mask).map_err(|error| {
+            Error::Inference(format!(
+                "policy `{}` (version {}) failed on a batch of {rows}: {error}",
+                slot.name(),
+                version.version
+            ))
+        });
+        if result.is_ok() {
+            let (outputs, scratch) = worker.outputs_and_scratch();
+            let request = HeadRequest {
+                seed,
+                streams: &self.streams[segment.from..segment.until],
+                deterministic,
+                mask: mask.filter(|_| version.head.choices() == self.layout.mask),
+            };
+            let targets = HeadRows {
+                actions: &mut self.block.actions.as_slice_mut()[scaled(schema.action.row_bytes())],
+                log_probs: schema.log_prob.then(|| &mut self.block.log_probs[cells.clone()]),
+                values: schema.value.then(|| &mut self.block.values[cells.clone()]),
+            };
+            result = version.head.run(outputs, &request, targets, scratch).map_err(|error| match error {
+                HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", slot.name())),
+                HeadError::Row { row, what } => {
+                    let column = segment.from + row;
+                    Error::Inference(format!(
+                        "policy `{}` (version {}) {what} actor {} (row {}); nothing was recorded for this call",
+                        slot.name(),
+                        version.version,
+                        self.layout.actors[column].id,
+                        self.caller_row(column)
+                    ))
+                }
+            });
+        }
+        slot.count(rows, started.elapsed(), result.is_err());
+        if let Err(error) = result {
+            version.check_in(worker);
+            return Err(error);
+        }
+        let segments = self.layout.segments.len();
+        self.block.versions[row * segments + index] = version.version;
+        Ok(Ran { version, worker })
+    }
+
+    /// Makes the row count.
+    fn commit(&mut self, row: usize, record: Recording<'_>) {
+        let cells = self.block.cells(row);
+        let recorded = Flags::ACTED | Flags::OPEN | Flags::RECORDED;
+        let unrecorded = Flags::ACTED | Flags::OPEN;
+        let flags = &mut self.block.flags[cells];
+        match record {
+            Recording::All => flags.fill(recorded),
+            Recording::Nothing => flags.fill(unrecorded),
+            Recording::Rows(rows) => match &self.order {
+                None => flags.iter_mut().zip(rows).for_each(|(flag, row)| *flag = if *row == 0 { unrecorded } else { recorded }),
+                Some(order) => {
+                    for (flag, row) in flags.iter_mut().zip(order) {
+                        *flag = if rows[*row as usize] == 0 { unrecorded } else { recorded };
+                    }
+                }
+            },
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
+        self.block.timestamps[row] = now as i64;
+        for stream in &mut self.streams {
+            stream.draw += 1;
+        }
+        if self.layout.recorded {
+            self.block.rows = row + 1;
+        }
+        self.open_row = Some(row);
+    }
+
+    /// Copies what the caller gets out of the block, in the caller's order.
+    fn hand_out(&mut self, row: usize, raw: Option<Ran>) -> Arc<ActionResults> {
+        let (block, layout, order) = (&self.block, &self.layout, self.order.as_deref());
+        let cells = block.cells(row);
+        let size = layout.schema().action.row_bytes();
+        let actions = &block.actions.as_slice()[cells.start * size..cells.end * size];
+        let log_probs = if block.log_probs.is_empty() { &[] } else { &block.log_probs[cells.clone()] };
+        let values = if block.values.is_empty() { &[] } else { &block.values[cells] };
+        let outputs = raw.map(|ran| {
+            let named = ran.version.head.wanted().iter().zip(ran.worker.outputs());
+            let contract = &ran.version.loaded.contract;
+            let copies = named.map(|(index, tensor)| (contract.outputs[*index].spec.name.clone(), copy(tensor))).collect();
+            ran.version.check_in(ran.worker);
+            copies
+        });
+        self.results.fill(|results: &mut ActionResults| {
+            copy_out_of_order(actions, results.actions.bytes_mut(), size, order);
+            for (index, segment) in layout.segments.iter().enumerate() {
+                let version = block.versions[row * layout.segments.len() + index];
+                let columns = segment.from..segment.until;
+                let Some(order) = order else {
+                    results.policy_versions[columns.clone()].fill(version);
+                    if let (Some(target), true) = (&mut results.log_probs, segment.schema.log_prob) {
+                        target[columns.clone()].copy_from_slice(&log_probs[columns.clone()]);
+                    }
+                    if let (Some(target), true) = (&mut results.values, segment.schema.value) {
+                        target[columns.clone()].copy_from_slice(&values[columns]);
+                    }
+                    continue;
+                };
+                for column in columns {
+                    let target = order[column] as usize;
+                    results.policy_versions[target] = version;
+                    if let (Some(target_log_probs), true) = (&mut results.log_probs, segment.schema.log_prob) {
+                        target_log_probs[target] = log_probs[column];
+                    }
+                    if let (Some(target_values), true) = (&mut results.values, segment.schema.value) {
+                        target_values[target] = values[column];
+                    }
+                }
+            }
+            results.outputs = outputs;
+        })
+    }
+}
+
+fn work<'a>(guard: &'a mut MutexGuard<'_, GroupState>) -> Result<&'a mut Work> {
+    guard.work.as_mut().ok_or_else(unprepared)
+}
+
+fn unprepared() -> Error {
+    Error::State("a call must be prepared before it is filled and run".into())
+}
+
+fn copy(tensor: &Tensor) -> Tensor {
+    let mut copy = Tensor::zeros(tensor.dtype(), tensor.shape());
+    copy.bytes_mut().copy_from_slice(tensor.bytes());
+    copy
+}
+
+/// Column c of `target` gets row order[c] of `source`.
+fn copy_in_order(source: &[u8], target: &mut [u8], size: usize, order: Option<&[u32]>) {
+    match order {
+        None => target.copy_from_slice(source),
+        Some(order) => {
+            for (target, row) in target.chunks_exact_mut(size.max(1)).zip(order) {
+                target.copy_from_slice(&source[*row as usize * size..(*row as usize + 1) * size]);
+            }
+        }
+    }
+}
+
+/// Row order[c] of `target` gets column c of `source`.
+fn copy_out_of_order(source: &[u8], target: &mut [u8], size: usize, order: Option<&[u32]>) {
+    match order {
+        None => target.copy_from_slice(source),
+        Some(order) => {
+            for (source, row) in source.chunks_exact(size.max(1)).zip(order) {
+                target[*row as usize * size..(*row as usize + 1) * size].copy_from_slice(source);
+            }
+        }
+    }
+}
+
+/// Position of the first NaN element.
+fn first_nan(bytes: &[u8], dtype: DType) -> Option<usize> {
+    match dtype {
+        DType::Float32 => crate::policy::first_nan_row(bytemuck::cast_slice(bytes), 1),
+        DType::Float64 => bytemuck::cast_slice::<u8, f64>(bytes).iter().position(|value| value.is_nan()),
+        DType::Float16 => {
+            bytemuck::cast_slice::<u8, u16>(bytes).iter().position(|bits| half::f16::from_bits(*bits).is_nan())
+        }
+        _ => None,
+    }
+}

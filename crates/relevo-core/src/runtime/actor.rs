@@ -1,0 +1,73 @@
+//! An actor: one stream of experience.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::group::ActorGroup;
+use crate::policy::PolicySlot;
+
+/// One stream of experience: an id, a policy, a random stream, and the group that holds its steps.
+#[derive(Debug)]
+pub struct Actor {
+    /// Ordinal within the agent; never used twice.
+    pub ordinal: u32,
+    id: Mutex<Uuid>,
+    policy: ArcSwap<PolicySlot>,
+    removed: AtomicBool,
+    /// Changed only under the agent's structure lock.
+    pub(super) home: Mutex<Home>,
+}
+
+/// Where an actor's steps are.
+#[derive(Debug, Default)]
+pub(super) struct Home {
+    /// Actions drawn so far; while the actor is in a group, the group counts.
+    pub(super) draws: u64,
+    /// The group whose block holds the actor's newest steps, and the column there.
+    pub(super) group: Option<(Arc<ActorGroup>, usize)>,
+}
+
+impl Actor {
+    pub(super) fn new(ordinal: u32, id: Uuid, policy: Arc<PolicySlot>) -> Self {
+        Self {
+            ordinal,
+            id: Mutex::new(id),
+            policy: ArcSwap::new(policy),
+            removed: AtomicBool::new(false),
+            home: Mutex::default(),
+        }
+    }
+
+    /// The actor's id now.
+    pub fn id(&self) -> Uuid {
+        *self.id.lock()
+    }
+
+    /// The policy that it follows now.
+    pub fn policy(&self) -> Arc<PolicySlot> {
+        self.policy.load_full()
+    }
+
+    /// Whether it was removed.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_id(&self, id: Uuid) {
+        *self.id.lock() = id;
+    }
+
+    pub(super) fn set_policy(&self, policy: Arc<PolicySlot>) {
+        self.policy.store(policy);
+    }
+
+    pub(super) fn remove(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,478 @@
+//! The agent: the actors, the policies that they follow, and the recorder behind them.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Mutex, RwLock};
+use uuid::Uuid;
+
+use super::{
+    actor::Actor,
+    config::AgentConfig,
+    group::ActorGroup,
+    observe::{FinalObservations, Outcome, observe_each},
+};
+use crate::{
+    error::{Error, Result},
+    fork::Birthplace,
+    policy::{LoadedModel, PolicySlot},
+    trajectory::{Episode, Recorder, RecorderConfig, RunInfo, RunWriter, Sealer},
+};
+
+/// What an agent's handles share.
+#[derive(Debug)]
+pub(super) struct AgentShared {
+    pub(super) seed: u64,
+    pub(super) keep_outputs: bool,
+    /// Held while actors move between groups, and by everything that needs several groups at once.
+    pub(super) structure: Mutex<()>,
+    phase: AtomicUsize,
+    birthplace: Birthplace,
+    recorder: OnceLock<Arc<Recorder>>,
+    table: RwLock<Table>,
+    groups: Mutex<Vec<Weak<ActorGroup>>>,
+}
+
+const BUILT: usize = 0;
+const RUNNING: usize = 1;
+const STOPPED: usize = 2;
+
+#[derive(Debug, Default)]
+struct Table {
+    by_id: HashMap<Uuid, Arc<Actor>>,
+    /// In the order in which they were made.
+    by_ordinal: BTreeMap<u32, Arc<Actor>>,
+    next_ordinal: u32,
+    /// In the order in which they were named; the first is the one that new actors follow.
+    policies: Vec<Arc<PolicySlot>>,
+}
+
+/// The runtime that serves actors.
+#[derive(Debug)]
+pub struct Agent {
+    shared: Arc<AgentShared>,
+    config: AgentConfig,
+    routers: AtomicUsize,
+}
+
+/// Counters of one policy.
+#[derive(Debug, Clone)]
+pub struct PolicyReport {
+    /// Its name.
+    pub name: String,
+    /// Its version now.
+    pub version: u64,
+    /// Forward passes, over all versions.
+    pub calls: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Seconds in them, heads included.
+    pub inference_seconds: f64,
+    /// Forward passes that failed.
+    pub errors: u64,
+}
+
+/// Counters of an agent.
+#[derive(Debug, Clone)]
+pub struct AgentStats {
+    /// Actors now.
+    pub actors: usize,
+    /// Routers.
+    pub routers: usize,
+    /// The policies, in the order in which they were named.
+    pub policies: Vec<PolicyReport>,
+    /// Steps recorded, in finished or interrupted episodes.
+    pub steps_recorded: u64,
+    /// Episodes recorded.
+    pub episodes_recorded: u64,
+    /// Episodes among them that were interrupted.
+    pub episodes_interrupted: u64,
+    /// Recorded steps whose reward never came.
+    pub rewards_missing: u64,
+    /// Truncated episodes that came without their final observation.
+    pub final_observations_missing: u64,
+    /// Episodes that did not reach the disk because it had failed.
+    pub episodes_lost: u64,
+}
+
+impl AgentShared {
+    /// An error unless the agent runs, in this process; also the error that stopped the recording, once.
+    pub(super) fn check_running(&self) -> Result<()> {
+        if self.birthplace.is_elsewhere() {
+            return Err(Error::State(
+                "this process was forked after the agent was made, and its threads stayed in the parent; build an agent of \
+                 its own in the child, or start processes by spawn"
+                    .into(),
+            ));
+        }
+        match self.phase.load(Ordering::Acquire) {
+            RUNNING => {}
+            BUILT => return Err(Error::State("the agent has not started; call start() or use `with agent:`".into())),
+            _ => return Err(Error::State("the agent was shut down; build a new one".into())),
+        }
+        match self.recorder().and_then(|recorder| recorder.take_failure()) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn recorder(&self) -> Option<&Arc<Recorder>> {
+        self.recorder.get()
+    }
+
+    fn groups(&self) -> Vec<Arc<ActorGroup>> {
+        let mut groups = self.groups.lock();
+        groups.retain(|group| group.strong_count() > 0);
+        groups.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn find(&self, ids: &[Uuid]) -> Result<Vec<Arc<Actor>>> {
+        let table = self.table.read();
+        let mut seen = HashSet::with_capacity(ids.len());
+        ids.iter()
+            .map(|id| {
+                if !seen.insert(id) {
+                    return Err(Error::Config(format!("the actor {id} is named twice; name each once")));
+                }
+                table.by_id.get(id).cloned().ok_or_else(|| Error::ActorNotFound {
+                    id: *id,
+                    hint: format!("there are {} actors, listed by get_actor_ids()", table.by_id.len()),
+                })
+            })
+            .collect()
+    }
+}
+
+impl Sealer for AgentShared {
+    fn seal_idle(&self, recorder: &Recorder) {
+        for group in self.groups() {
+            group.seal_idle(recorder);
+        }
+    }
+}
+
+impl Drop for AgentShared {
+    fn drop(&mut self) {
+        if self.birthplace.is_elsewhere() {
+            // A lock may be held for ever by a thread that stayed in the parent.
+            return;
+        }
+        // Actors and groups hold each other.
+        for actor in self.table.get_mut().by_id.values() {
+            actor.home.lock().group = None;
+        }
+    }
+}
+
+impl Agent {
+    /// An agent with its actors, not yet started.
+    pub fn new(config: AgentConfig) -> Result<Self> {
+        config.validate()?;
+        let table = Table { policies: config.policies.clone(), ..Table::default() };
+        let agent = Self {
+            shared: Arc::new(AgentShared {
+                seed: config.seed,
+                keep_outputs: config.keep_outputs,
+                structure: Mutex::default(),
+                phase: AtomicUsize::new(BUILT),
+                birthplace: Birthplace::here(),
+                recorder: OnceLock::new(),
+                table: RwLock::new(table),
+                groups: Mutex::default(),
+            }),
+            routers: AtomicUsize::new(config.routers),
+            config,
+        };
+        agent.add_actors(agent.config.actor_count, None)?;
+        Ok(agent)
+    }
+
+    /// Opens the run folder and starts the recorder. From now on actors may act.
+    ///
+    /// # Errors
+    /// [`Error::Trajectory`] where the folder cannot be written or holds a run, [`Error::State`] at a second call.
+    pub fn start(&self) -> Result<()> {
+        let _structure = self.shared.structure.lock();
+        if self.shared.phase.load(Ordering::Acquire) != BUILT {
+            return Err(Error::State("the agent was started before; build a new one for another run".into()));
+        }
+        if self.config.record.is_some() || self.config.memory.trajectories > 0 {
+            let writer = match &self.config.record {
+                Some(path) => Some(RunWriter::create(path, &self.run_info())?),
+                None => None,
+            };
+            // Weak::<AgentShared> to Weak<dyn Sealer>.
+            let sealer: Weak<dyn Sealer> = Arc::downgrade(&self.shared) as Weak<dyn Sealer>;
+            let recorder = Recorder::start(RecorderConfig { memory: self.config.memory, writer }, sealer)?;
+            drop(self.shared.recorder.set(recorder));
+        }
+        self.shared.phase.store(RUNNING, Ordering::Release);
+        Ok(())
+    }
+
+    fn run_info(&self) -> RunInfo {
+        let models = self.shared.table.read().policies.iter().map(|policy| {
+            let version = policy.current();
+            crate::trajectory::ModelInfo {
+                policy: policy.name().to_string(),
+                path: version.loaded.path.display().to_string(),
+                sha256: version.loaded.model.facts().sha256.clone(),
+                format: version.loaded.model.format().to_string(),
+            }
+        }).collect();
+        RunInfo::new(self.config.seed, self.config.description.clone(), models)
+    }
+
+    /// Whether the agent runs.
+    pub fn is_running(&self) -> bool {
+        self.shared.phase.load(Ordering::Acquire) == RUNNING
+    }
+
+    /// Adds `count` actors that follow `policy`, or the first policy; gives their ids.
+    pub fn add_actors(&self, count: usize, policy: Option<Arc<PolicySlot>>) -> Result<Vec<Uuid>> {
+        let mut table = self.shared.table.write();
+        let left = u32::MAX - table.next_ordinal;
+        if count > left as usize {
+            return Err(Error::Config(format!("{count} actors are too many; {left} more are possible")));
+        }
+        let policy = policy.unwrap_or_else(|| table.policies[0].clone());
+        table.by_id.reserve(count);
+        let ids = (0..count)
+            .map(|_| {
+                let actor = Arc::new(Actor::new(table.next_ordinal, Uuid::new_v4(), policy.clone()));
+                table.next_ordinal += 1;
+                table.by_id.insert(actor.id(), actor.clone());
+                table.by_ordinal.insert(actor.ordinal, actor.clone());
+                actor.id()
+            })
+            .collect();
+        Ok(ids)
+    }
+
+    /// Ids of all actors, in the order in which they were made.
+    pub fn actor_ids(&self) -> Vec<Uuid> {
+        self.shared.table.read().by_ordinal.values().map(|actor| actor.id()).collect()
+    }
+
+    /// Removes an actor; its open episode is kept as an interrupted one.
+    pub fn remove_actor(&self, id: Uuid) -> Result<()> {
+        let _structure = self.shared.structure.lock();
+        let actor = self.one(id)?;
+        self.send_home(&actor);
+        actor.remove();
+        let mut table = self.shared.table.write();
+        table.by_id.remove(&id);
+        table.by_ordinal.remove(&actor.ordinal);
+        drop(table);
+        if let Some(recorder) = self.shared.recorder() {
+            recorder.interrupt(actor.ordinal);
+        }
+        Ok(())
+    }
+
+    /// Gives an actor another id. An open episode keeps the old one, later episodes carry the new one.
+    pub fn rename_actor(&self, old: Uuid, new: Uuid) -> Result<()> {
+        let _structure = self.shared.structure.lock();
+        let actor = self.one(old)?;
+        if old == new {
+            return Ok(());
+        }
+        if self.shared.table.read().by_id.contains_key(&new) {
+            return Err(Error::Config(format!("another actor has the id {new}; ids must be unique")));
+        }
+        self.send_home(&actor);
+        actor.set_id(new);
+        let mut table = self.shared.table.write();
+        table.by_id.remove(&old);
+        table.by_id.insert(new, actor);
+        Ok(())
+    }
+
+    /// Lets actors follow another policy from their next action on.
+    pub fn assign(&self, ids: &[Uuid], policy: &str) -> Result<()> {
+        let _structure = self.shared.structure.lock();
+        let slot = self.policy(policy)?;
+        for actor in self.shared.find(ids)? {
+            self.send_home(&actor);
+            actor.set_policy(slot.clone());
+        }
+        Ok(())
+    }
+
+    /// Takes an actor out of its group, its steps sent. The caller holds the structure lock.
+    fn send_home(&self, actor: &Actor) {
+        let home = actor.home.lock().group.clone();
+        if let Some((group, column)) = home {
+            group.release(&self.shared, actor, column);
+        }
+    }
+
+    fn one(&self, id: Uuid) -> Result<Arc<Actor>> {
+        let mut found = self.shared.find(&[id])?;
+        found.pop().ok_or_else(|| Error::State("an actor vanished while it was looked up".into()))
+    }
+
+    /// The policy named `name`.
+    pub fn policy(&self, name: &str) -> Result<Arc<PolicySlot>> {
+        let table = self.shared.table.read();
+        table.policies.iter().find(|policy| &**policy.name() == name).cloned().ok_or_else(|| {
+            let known: Vec<_> = table.policies.iter().map(|policy| policy.name().to_string()).collect();
+            Error::Config(format!("there is no policy `{name}`; the policies are {}", known.join(", ")))
+        })
+    }
+
+    /// Adds a policy to those that actors can follow.
+    pub fn add_policy(&self, policy: Arc<PolicySlot>) -> Result<()> {
+        let mut table = self.shared.table.write();
+        if table.policies.iter().any(|known| known.name() == policy.name()) {
+            return Err(Error::Config(format!("another policy is named `{}`; give it a name of its own", policy.name())));
+        }
+        table.policies.push(policy);
+        Ok(())
+    }
+
+    /// Exchanges a policy's model; see [`PolicySlot::update`].
+    pub fn update_model(&self, policy: &str, loaded: LoadedModel) -> Result<u64> {
+        self.policy(policy)?.update(loaded)
+    }
+
+    /// The version of each actor's policy.
+    pub fn model_versions(&self, ids: &[Uuid]) -> Result<Vec<u64>> {
+        Ok(self.shared.find(ids)?.iter().map(|actor| actor.policy().current().version).collect())
+    }
+
+    /// A handle on some actors. Where they already act together in a group of theirs, it is that one.
+    pub fn group(&self, ids: &[Uuid]) -> Result<Arc<ActorGroup>> {
+        let actors = self.shared.find(ids)?;
+        let Some(first) = actors.first() else {
+            return Err(Error::Config("a handle needs at least one actor, but no id was given".into()));
+        };
+        let same = |group: &ActorGroup| {
+            group.actors.len() == actors.len() && group.actors.iter().zip(&actors).all(|(left, right)| Arc::ptr_eq(left, right))
+        };
+        if let Some((group, _)) = &first.home.lock().group
+            && same(group)
+        {
+            return Ok(group.clone());
+        }
+        let group = Arc::new(ActorGroup::new(Arc::downgrade(&self.shared), actors));
+        self.shared.groups.lock().push(Arc::downgrade(&group));
+        Ok(group)
+    }
+
+    /// Records what the last actions of some actors earned; those without an open step are passed over.
+    pub fn observe(&self, ids: &[Uuid], outcome: &Outcome<'_>, finals: &FinalObservations) -> Result<()> {
+        observe_each(&self.shared, &self.shared.find(ids)?, outcome, finals, false)
+    }
+
+    /// What the policy of an actor takes and gives.
+    pub fn step_schema(&self, id: Uuid) -> Result<Arc<crate::trajectory::StepSchema>> {
+        Ok(self.one(id)?.policy().current().schema.clone())
+    }
+
+    /// How many routers there are.
+    pub fn routers(&self) -> usize {
+        self.routers.load(Ordering::Relaxed)
+    }
+
+    /// Adds routers, or takes some away; gives the new number.
+    pub fn scale_routers(&self, change: i64) -> Result<usize> {
+        let scaled = self.routers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |routers| {
+            routers.checked_add_signed(change as isize).filter(|scaled| *scaled > 0)
+        });
+        match scaled {
+            Ok(before) => Ok(before.saturating_add_signed(change as isize)),
+            Err(routers) => Err(Error::Config(format!(
+                "scaling {routers} routers by {change} would leave none; at least one must stay"
+            ))),
+        }
+    }
+
+    /// The trajectories in memory, oldest first. Call [`Agent::flush`] before for those that ended just now.
+    pub fn trajectories(&self) -> Vec<Arc<Episode>> {
+        self.shared.recorder().map(|recorder| recorder.trajectories()).unwrap_or_default()
+    }
+
+    /// Sends all finished episodes to memory and disk, and waits. `keep_waiting` is called now and then; an error of its
+    /// ends the wait, not the flush.
+    pub fn flush(&self, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let Some(recorder) = self.shared.recorder() else { return Ok(()) };
+        for group in self.shared.groups() {
+            group.seal(&self.shared);
+        }
+        await_answer(&recorder.flush(), keep_waiting)?;
+        recorder.take_failure().map_or(Ok(()), Err)
+    }
+
+    /// Waits for the calls that run, keeps open episodes as interrupted ones, closes the run folder. A second call does
+    /// nothing.
+    pub fn shutdown(&self, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        if self.shared.birthplace.is_elsewhere() {
+            return Ok(());
+        }
+        let structure = self.shared.structure.lock();
+        if self.shared.phase.swap(STOPPED, Ordering::AcqRel) != RUNNING {
+            return Ok(());
+        }
+        for group in self.shared.groups() {
+            // A call that began before the phase changed holds this lock until it has committed its row.
+            group.seal_last(&self.shared);
+        }
+        drop(structure);
+        let Some(recorder) = self.shared.recorder() else { return Ok(()) };
+        await_answer(&recorder.close(), keep_waiting)?;
+        recorder.take_failure().map_or(Ok(()), Err)
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> AgentStats {
+        let table = self.shared.table.read();
+        let policies = table.policies.iter().map(|policy| {
+            let stats = &policy.stats;
+            PolicyReport {
+                name: policy.name().to_string(),
+                version: policy.current().version,
+                calls: stats.calls.load(Ordering::Relaxed),
+                rows: stats.rows.load(Ordering::Relaxed),
+                inference_seconds: Duration::from_nanos(stats.nanoseconds.load(Ordering::Relaxed)).as_secs_f64(),
+                errors: stats.errors.load(Ordering::Relaxed),
+            }
+        });
+        let recorded = self.shared.recorder().map(|recorder| recorder.stats());
+        let count = |counter: fn(&crate::trajectory::RecorderStats) -> &std::sync::atomic::AtomicU64| {
+            recorded.map_or(0, |stats| counter(stats).load(Ordering::Relaxed))
+        };
+        AgentStats {
+            actors: table.by_id.len(),
+            routers: self.routers(),
+            policies: policies.collect(),
+            steps_recorded: count(|stats| &stats.steps),
+            episodes_recorded: count(|stats| &stats.episodes),
+            episodes_interrupted: count(|stats| &stats.episodes_interrupted),
+            rewards_missing: count(|stats| &stats.rewards_missing),
+            final_observations_missing: count(|stats| &stats.final_observations_missing),
+            episodes_lost: count(|stats| &stats.episodes_lost),
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Whoever wants to see an error calls `shutdown`.
+        drop(self.shutdown(&mut || Ok(())));
+    }
+}
+
+fn await_answer(pending: &crate::trajectory::Pending, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    // Short enough for Ctrl-C to feel immediate.
+    while !pending.wait(Duration::from_millis(50)) {
+        keep_waiting()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! A group: actors that act in one call, and the block that holds their newest steps.
+//!
+//! The group's lock is its own; calls for other groups never touch it. What needs several groups at once (taking an actor
+//! over from another group, removing, renaming) happens under the agent's structure lock, which is always taken first.
+//! So a call holds either its own lock alone, or the structure lock and then locks one after the other.
+
+use std::sync::{Arc, Weak};
+
+use crossbeam_queue::ArrayQueue;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{
+    actor::Actor,
+    agent::AgentShared,
+    results::ResultsRing,
+};
+use crate::{
+    error::{Error, Result},
+    policy::{PolicySlot, random::Stream},
+    trajectory::{ActorTag, Block, BlockLayout, Flags, Segment, Spares},
+};
+
+/// Emptied blocks that wait to be filled again.
+const SPARES: usize = 2;
+
+/// Actors that act in one call.
+#[derive(Debug)]
+pub struct ActorGroup {
+    /// The actors, in the order of the caller's rows.
+    pub actors: Vec<Arc<Actor>>,
+    pub(super) agent: Weak<AgentShared>,
+    pub(super) state: Mutex<GroupState>,
+}
+
+#[derive(Debug)]
+pub(super) struct GroupState {
+    /// Whether every actor of the group is at home here. Another group that acts for one of them takes this away.
+    pub(super) leased: bool,
+    /// What a leased group works with; stays when the lease goes, because open steps may still be in its block.
+    pub(super) work: Option<Work>,
+}
+
+/// What a group works with between two changes of its make-up.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) layout: Arc<BlockLayout>,
+    /// The policy of each segment of the layout.
+    pub(super) policies: Vec<Arc<PolicySlot>>,
+    /// The caller's row of each column, where columns are not in the caller's order.
+    pub(super) order: Option<Vec<u32>>,
+    /// Each column's place in its actor's random stream.
+    pub(super) streams: Vec<Stream>,
+    pub(super) block: Block,
+    pub(super) spares: Spares,
+    /// The row that was acted last, while it may still be observed.
+    pub(super) open_row: Option<usize>,
+    /// Whether an episode ended since the block was last sent.
+    pub(super) ended: bool,
+    pub(super) results: ResultsRing,
+}
+
+impl ActorGroup {
+    pub(super) fn new(agent: Weak<AgentShared>, actors: Vec<Arc<Actor>>) -> Self {
+        Self { actors, agent, state: Mutex::new(GroupState { leased: false, work: None }) }
+    }
+
+    pub(super) fn agent(&self) -> Result<Arc<AgentShared>> {
+        self.agent.upgrade().ok_or_else(|| Error::State("the agent of these actors is gone; keep it alive".into()))
+    }
+
+    /// Makes every actor of the group at home here, taking them over from the groups where they were.
+    pub(super) fn lease(
+        self: &Arc<Self>,
+        agent: &AgentShared,
+        guard: &mut MutexGuard<'_, GroupState>,
+        mask: Option<usize>,
+    ) -> Result<()> {
+        // Order of locks: the structure's first. While it is awaited, this group's lock is free.
+        let _structure = MutexGuard::unlocked(guard, || agent.structure.lock());
+        agent.check_running()?;
+        if let Some(gone) = self.actors.iter().find(|actor| actor.is_removed()) {
+            return Err(Error::ActorNotFound {
+                id: gone.id(),
+                hint: "it was removed after this handle was made; ask for a new handle by agent.actors()".into(),
+            });
+        }
+        // The open row's steps, if any, are over: their actors are about to act again.
+        if let Some(work) = &mut guard.work {
+            work.send(agent, |_| false);
+            for (column, stream) in work.streams.iter().enumerate() {
+                let actor = &self.actors[work.caller_row(column)];
+                let mut home = actor.home.lock();
+                if matches!(&home.group, Some((group, _)) if Arc::ptr_eq(group, self)) {
+                    home.draws = stream.draw;
+                }
+            }
+        }
+        for actor in &self.actors {
+            let elsewhere = match &actor.home.lock().group {
+                Some((group, column)) if !Arc::ptr_eq(group, self) => Some((group.clone(), *column)),
+                _ => None,
+            };
+            if let Some((group, column)) = elsewhere {
+                group.release(agent, actor, column);
+            }
+        }
+        let work = Work::new(&self.actors, mask, agent.recorder().is_some())?;
+        for (column, stream) in work.streams.iter().enumerate() {
+            let mut home = self.actors[work.caller_row(column)].home.lock();
+            home.draws = stream.draw;
+            home.group = Some((self.clone(), column));
+        }
+        guard.work = Some(work);
+        guard.leased = true;
+        Ok(())
+    }
+
+    /// Lets one actor go: its steps are sent, its random stream goes back to it. The caller holds the structure lock, and
+    /// not this group's.
+    pub(super) fn release(&self, agent: &AgentShared, actor: &Actor, column: usize) {
+        let mut state = self.state.lock();
+        state.leased = false;
+        let Some(work) = &mut state.work else { return };
+        work.send(agent, |other| other != column);
+        let mut home = actor.home.lock();
+        home.draws = work.streams[column].draw;
+        home.group = None;
+    }
+
+    /// Sends all finished steps to the recorder.
+    pub(super) fn seal(&self, agent: &AgentShared) {
+        if let Some(work) = &mut self.state.lock().work {
+            work.send(agent, |_| true);
+        }
+    }
+
+    /// Sends everything, open steps as well: nothing will be told of them any more.
+    pub(super) fn seal_last(&self, agent: &AgentShared) {
+        if let Some(work) = &mut self.state.lock().work {
+            work.send(agent, |_| false);
+        }
+    }
+
+    /// Sends the steps of an idle group in which an episode ended, if that needs no waiting.
+    pub(super) fn seal_idle(&self, recorder: &crate::trajectory::Recorder) {
+        if let Some(mut state) = self.state.try_lock()
+            && let Some(work) = &mut state.work
+            && work.ended
+            && recorder.has_room()
+            && let Some(block) = work.detach(|_| true)
+            && let Some(refused) = recorder.try_submit(block, work.spares.clone())
+        {
+            work.reattach(refused);
+        }
+    }
+}
+
+impl Work {
+    fn new(actors: &[Arc<Actor>], mask: Option<usize>, recorded: bool) -> Result<Self> {
+        // Columns of one policy lie side by side, so that its rows are one contiguous batch.
+        let mut policies: Vec<Arc<PolicySlot>> = Vec::new();
+        let mut members: Vec<Vec<u32>> = Vec::new();
+        for (row, actor) in actors.iter().enumerate() {
+            let policy = actor.policy();
+            let index = policies.iter().position(|known| Arc::ptr_eq(known, &policy)).unwrap_or_else(|| {
+                policies.push(policy);
+                members.push(Vec::new());
+                policies.len() - 1
+            });
+            members[index].push(row as u32);
+        }
+        let mut segments = Vec::with_capacity(policies.len());
+        let mut from = 0;
+        for (policy, members) in policies.iter().zip(&members) {
+            let mut schema = policy.current().schema.clone();
+            if mask.is_some() {
+                schema = Arc::new(crate::trajectory::StepSchema { mask, ..(*schema).clone() });
+            }
+            let until = from + members.len();
+            segments.push(Segment { from, until, policy: policy.name().clone(), schema });
+            from = until;
+        }
+        check_alike(&segments)?;
+        let order = members.concat();
+        let columns = || order.iter().map(|row| &actors[*row as usize]);
+        let layout = Arc::new(BlockLayout {
+            actors: columns().map(|actor| ActorTag { ordinal: actor.ordinal, id: actor.id() }).collect(),
+            segments,
+            mask,
+            recorded,
+        });
+        Ok(Self {
+            policies,
+            streams: columns()
+                .map(|actor| Stream { actor: actor.ordinal, draw: actor.home.lock().draws })
+                .collect(),
+            block: Block::new(layout.clone(), layout.capacity_after(0)),
+            spares: Arc::new(ArrayQueue::new(SPARES)),
+            open_row: None,
+            ended: false,
+            results: ResultsRing::new(
+                layout.schema().action.clone(),
+                layout.columns(),
+                layout.log_prob(),
+                layout.value(),
+            ),
+            order: (!order.iter().enumerate().all(|(column, row)| column == *row as usize)).then_some(order),
+            layout,
+        })
+    }
+
+    /// The caller's row of `column`.
+    pub(super) fn caller_row(&self, column: usize) -> usize {
+        self.order.as_ref().map_or(column, |order| order[column] as usize)
+    }
+
+    /// Sends the block to the recorder, waiting while that is behind. Open steps of the columns that `keep` names stay
+    /// open in the next block.
+    pub(super) fn send(&mut self, agent: &AgentShared, keep: impl Fn(usize) -> bool) {
+        if let Some(block) = self.detach(keep)
+            && let Some(recorder) = agent.recorder()
+        {
+            recorder.submit(block, self.spares.clone());
+        }
+    }
+
+    /// Takes the filled block out and puts an empty one in its place.
+    fn detach(&mut self, keep: impl Fn(usize) -> bool) -> Option<Block> {
+        if self.block.rows == 0 || !self.layout.recorded {
+            return None;
+        }
+        let capacity = self.layout.capacity_after(self.block.capacity);
+        let fresh = match self.spares.pop() {
+            Some(spare) if spare.capacity >= capacity => spare,
+            _ => Block::new(self.layout.clone(), capacity),
+        };
+        let mut block = std::mem::replace(&mut self.block, fresh);
+        self.ended = false;
+        if let Some(row) = self.open_row.take() {
+            let cells = block.cells(row);
+            let stays = |column: usize, flags: u8| Flags(flags).has(Flags::OPEN) && keep(column);
+            if block.flags[cells.clone()].iter().enumerate().any(|(column, flags)| stays(column, *flags)) {
+                let new_row = self.block.copy_row(&block, row);
+                let new_cells = self.block.cells(new_row);
+                for (column, (old, new)) in
+                    block.flags[cells].iter_mut().zip(&mut self.block.flags[new_cells]).enumerate()
+                {
+                    *new = if stays(column, *old) { std::mem::take(old) } else { 0 };
+                }
+                self.open_row = Some(new_row);
+            }
+        }
+        Some(block)
+    }
+
+    /// Puts a block back that the recorder had no room for.
+    fn reattach(&mut self, mut block: Block) {
+        if let Some(row) = self.open_row.take() {
+            // The open steps had moved to the new block's first row; their place in the old one is still there.
+            let last = block.rows - 1;
+            let (old, new) = (block.cells(last), self.block.cells(row));
+            for (old, new) in block.flags[old].iter_mut().zip(&self.block.flags[new]) {
+                *old |= *new;
+            }
+            self.open_row = Some(last);
+        }
+        self.block = block;
+        self.ended = true;
+    }
+}
+
+/// One call takes one array of observations and gives one array of actions, whatever the policies.
+fn check_alike(segments: &[Segment]) -> Result<()> {
+    for pair in segments.windows(2) {
+        let (left, right) = (&pair[0], &pair[1]);
+        if left.schema.observations != right.schema.observations || left.schema.action != right.schema.action {
+            return Err(Error::Contract(format!(
+                "the policies `{}` and `{}` take or give different tensors, so their actors cannot act in one call; make a \
+                 handle for the actors of each by agent.actors(ids)",
+                left.policy, right.policy
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,388 @@
+//! The recorder: one thread that cuts episodes out of sealed blocks, numbers them, and hands them to memory and disk.
+//!
+//! Blocks of one group arrive in order, because the group's lock is held while they are sent, and an actor's steps move
+//! from one group to another only after the first has sent its block. So each actor's steps arrive in order.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use crossbeam_queue::ArrayQueue;
+use parking_lot::Mutex;
+
+use super::{
+    block::{Block, Flags},
+    builder::{End, EpisodeBuilder},
+    episode::Episode,
+    memory::{Memory, MemoryLimit},
+    writer::RunWriter,
+};
+use crate::{
+    error::{Error, Result},
+    fork::Birthplace,
+};
+
+/// Sealed blocks that may wait for the recorder; a caller that would exceed them waits.
+const QUEUE_BLOCKS: usize = 16;
+/// How often gathered episodes are written, and idle groups asked for what they hold.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Emptied blocks on their way back to the group that fills them.
+pub type Spares = Arc<ArrayQueue<Block>>;
+
+/// Something that can send the finished episodes of idle actors to the recorder.
+pub trait Sealer: Send + Sync {
+    /// Sends what can be sent without waiting.
+    fn seal_idle(&self, recorder: &Recorder);
+}
+
+/// Where episodes go.
+pub struct RecorderConfig {
+    /// How much is kept in memory.
+    pub memory: MemoryLimit,
+    /// The run folder, if there is one.
+    pub writer: Option<RunWriter>,
+}
+
+/// What was recorded so far.
+#[derive(Debug, Default)]
+pub struct RecorderStats {
+    /// Steps of finished or interrupted episodes.
+    pub steps: AtomicU64,
+    /// Episodes, finished or interrupted.
+    pub episodes: AtomicU64,
+    /// Episodes that were interrupted: their actor was removed or stepped without recording, or the run closed.
+    pub episodes_interrupted: AtomicU64,
+    /// Steps whose reward never came.
+    pub rewards_missing: AtomicU64,
+    /// Truncated episodes that came without their final observation.
+    pub final_observations_missing: AtomicU64,
+    /// Episodes that came after the disk had failed.
+    pub episodes_lost: AtomicU64,
+}
+
+#[expect(clippy::large_enum_variant, reason = "nearly all messages are blocks")]
+enum Message {
+    Block { block: Block, spares: Spares },
+    Interrupt(u32),
+    Flush(Sender<()>),
+    Close(Sender<()>),
+}
+
+#[derive(Debug)]
+struct Shared {
+    memory: Mutex<Memory>,
+    stats: RecorderStats,
+    /// An error that no caller has seen yet.
+    failure: Mutex<Option<Error>>,
+    failed: AtomicBool,
+}
+
+/// The handle on the recorder's thread.
+#[derive(Debug)]
+pub struct Recorder {
+    sender: Sender<Message>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    birthplace: Birthplace,
+}
+
+/// The answer to a flush, to be waited for.
+#[derive(Debug)]
+pub struct Pending(Receiver<()>);
+
+impl Pending {
+    /// Waits up to `timeout`; whether the answer has come.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        // A recorder that is gone has nothing left to write, so that ends the wait as well.
+        !matches!(self.0.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
+    }
+}
+
+impl Recorder {
+    /// Starts the recorder's thread. `sealer` is asked once a second for what idle actors hold.
+    pub fn start(config: RecorderConfig, sealer: Weak<dyn Sealer>) -> Result<Arc<Self>> {
+        let (sender, receiver) = bounded(QUEUE_BLOCKS);
+        let shared = Arc::new(Shared {
+            memory: Mutex::new(Memory::new(config.memory)),
+            stats: RecorderStats::default(),
+            failure: Mutex::default(),
+            failed: AtomicBool::new(false),
+        });
+        let recorder = Arc::new(Self {
+            sender,
+            shared: shared.clone(),
+            thread: Mutex::default(),
+            birthplace: Birthplace::here(),
+        });
+        let worker = Worker {
+            receiver,
+            shared,
+            sealer,
+            recorder: Arc::downgrade(&recorder),
+            writer: config.writer,
+            disk_failed: false,
+            open: HashMap::new(),
+            next_episode: 0,
+            last_tick: Instant::now(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("relevo-recorder".into())
+            .spawn(move || worker.run())
+            .map_err(|error| Error::Config(format!("cannot start the recorder's thread: {error}")))?;
+        *recorder.thread.lock() = Some(thread);
+        Ok(recorder)
+    }
+
+    /// Sends a sealed block; waits while the recorder is behind. It comes back, emptied, through `spares`.
+    pub fn submit(&self, block: Block, spares: Spares) {
+        // The recorder ends only after `close`, behind which no block is sent.
+        drop(self.sender.send(Message::Block { block, spares }));
+    }
+
+    /// Sends a sealed block if there is room, or gives it back.
+    pub fn try_submit(&self, block: Block, spares: Spares) -> Option<Block> {
+        match self.sender.try_send(Message::Block { block, spares }) {
+            Err(TrySendError::Full(Message::Block { block, .. })) => Some(block),
+            _ => None,
+        }
+    }
+
+    /// Whether [`Recorder::try_submit`] would find room now.
+    pub fn has_room(&self) -> bool {
+        !self.sender.is_full()
+    }
+
+    /// Closes the open episode of an actor that is gone as an interrupted one.
+    pub fn interrupt(&self, ordinal: u32) {
+        drop(self.sender.send(Message::Interrupt(ordinal)));
+    }
+
+    /// Asks that all episodes that were sent before be on disk.
+    pub fn flush(&self) -> Pending {
+        let (answer, pending) = bounded(1);
+        drop(self.sender.send(Message::Flush(answer)));
+        Pending(pending)
+    }
+
+    /// Closes open episodes as interrupted ones, then the run folder.
+    pub fn close(&self) -> Pending {
+        let (answer, pending) = bounded(1);
+        drop(self.sender.send(Message::Close(answer)));
+        Pending(pending)
+    }
+
+    /// The trajectories in memory, oldest first.
+    pub fn trajectories(&self) -> Vec<Arc<Episode>> {
+        self.shared.memory.lock().to_vec()
+    }
+
+    /// What was recorded so far.
+    pub fn stats(&self) -> &RecorderStats {
+        &self.shared.stats
+    }
+
+    /// The error that stopped the recording, if there is one that nobody has seen yet.
+    pub fn take_failure(&self) -> Option<Error> {
+        // The flag spares the hot path the lock.
+        if self.shared.failed.load(Ordering::Relaxed) {
+            self.shared.failed.store(false, Ordering::Relaxed);
+            return self.shared.failure.lock().take();
+        }
+        None
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if self.birthplace.is_elsewhere() {
+            return;
+        }
+        if let Some(thread) = self.thread.get_mut().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            self.close().0.recv().ok();
+            thread.join().ok();
+        }
+    }
+}
+
+/// The recorder's thread.
+struct Worker {
+    receiver: Receiver<Message>,
+    shared: Arc<Shared>,
+    sealer: Weak<dyn Sealer>,
+    recorder: Weak<Recorder>,
+    writer: Option<RunWriter>,
+    disk_failed: bool,
+    open: HashMap<u32, EpisodeBuilder>,
+    next_episode: u64,
+    last_tick: Instant,
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            match self.receiver.recv_timeout(TICK.saturating_sub(self.last_tick.elapsed())) {
+                Ok(Message::Block { mut block, spares }) => {
+                    self.cut(&block);
+                    block.clear();
+                    // A spare too many is dropped.
+                    drop(spares.push(block));
+                }
+                Ok(Message::Interrupt(ordinal)) => self.interrupt(ordinal),
+                Ok(Message::Flush(answer)) => {
+                    self.write(RunWriter::flush);
+                    answer.send(()).ok();
+                }
+                Ok(Message::Close(answer)) => {
+                    self.close();
+                    answer.send(()).ok();
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.close(),
+            }
+            if self.last_tick.elapsed() >= TICK {
+                self.write(RunWriter::flush);
+                if let (Some(sealer), Some(recorder)) = (self.sealer.upgrade(), self.recorder.upgrade()) {
+                    sealer.seal_idle(&recorder);
+                }
+                self.last_tick = Instant::now();
+            }
+        }
+    }
+
+    /// Cuts the block's columns into episodes.
+    fn cut(&mut self, block: &Block) {
+        let columns = block.layout.columns();
+        let finals = Finals::new(block);
+        for (index, segment) in block.layout.segments.iter().enumerate() {
+            for column in segment.from..segment.until {
+                let mut from = None;
+                for row in 0..=block.rows {
+                    let flags =
+                        Flags(if row < block.rows { block.flags[row * columns + column] } else { 0 });
+                    if flags.has(Flags::RECORDED) {
+                        from.get_or_insert(row);
+                        if !flags.ended() {
+                            continue;
+                        }
+                    }
+                    if let Some(from) = from.take() {
+                        let until = if flags.has(Flags::RECORDED) { row + 1 } else { row };
+                        self.append(block, column, index, from..until);
+                    }
+                    let ordinal = block.layout.actors[column].ordinal;
+                    if flags.has(Flags::RECORDED) {
+                        let last = if flags.has(Flags::FINAL) { finals.get(row, column) } else { None };
+                        let end = End {
+                            terminated: flags.has(Flags::TERMINATED),
+                            truncated: flags.has(Flags::TRUNCATED),
+                            complete: true,
+                        };
+                        self.finish(ordinal, end, last);
+                    } else if flags.has(Flags::ACTED) && !flags.has(Flags::OPEN) {
+                        // The environment moved on by an unrecorded step: what follows is not a continuation.
+                        self.interrupt(ordinal);
+                    }
+                }
+            }
+        }
+    }
+
+    fn append(&mut self, block: &Block, column: usize, segment: usize, rows: std::ops::Range<usize>) {
+        let actor = block.layout.actors[column];
+        let schema = &block.layout.segments[segment].schema;
+        if self.open.get(&actor.ordinal).is_some_and(|builder| !builder.continues(schema)) {
+            self.interrupt(actor.ordinal);
+        }
+        let builder = self.open.entry(actor.ordinal).or_insert_with(|| {
+            self.next_episode += 1;
+            EpisodeBuilder::new(self.next_episode - 1, actor.id, schema.clone())
+        });
+        builder.append(block, column, segment, rows.start, rows.end);
+    }
+
+    fn interrupt(&mut self, ordinal: u32) {
+        self.finish(ordinal, End { terminated: false, truncated: false, complete: false }, None);
+    }
+
+    fn finish(&mut self, ordinal: u32, end: End, last: Option<&[u8]>) {
+        let Some(builder) = self.open.remove(&ordinal) else { return };
+        let stats = &self.shared.stats;
+        stats.rewards_missing.fetch_add(builder.rewards_missing() as u64, Ordering::Relaxed);
+        if end.truncated && last.is_none() {
+            stats.final_observations_missing.fetch_add(1, Ordering::Relaxed);
+        }
+        if !end.complete {
+            stats.episodes_interrupted.fetch_add(1, Ordering::Relaxed);
+        }
+        let episode = Arc::new(builder.finish(end, last));
+        stats.steps.fetch_add(episode.len as u64, Ordering::Relaxed);
+        stats.episodes.fetch_add(1, Ordering::Relaxed);
+        if self.disk_failed {
+            stats.episodes_lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.write(|writer| writer.push(episode.clone()));
+        self.shared.memory.lock().push(episode);
+    }
+
+    /// Runs `operation` on the run folder. A failure stops the recording to disk and reaches the caller at the next call.
+    fn write(&mut self, operation: impl FnOnce(&mut RunWriter) -> Result<()>) {
+        let Some(writer) = &mut self.writer else { return };
+        if let Err(error) = operation(writer) {
+            // Closing keeps what is written readable; the first error is the one to tell.
+            drop(self.writer.take().map(RunWriter::close));
+            self.disk_failed = true;
+            self.fail(error);
+        }
+    }
+
+    fn fail(&self, error: Error) {
+        *self.shared.failure.lock() = Some(error);
+        self.shared.failed.store(true, Ordering::Relaxed);
+    }
+
+    fn close(&mut self) {
+        let mut ordinals: Vec<_> = self.open.keys().copied().collect();
+        ordinals.sort_unstable();
+        for ordinal in ordinals {
+            self.interrupt(ordinal);
+        }
+        if let Some(Err(error)) = self.writer.take().map(RunWriter::close) {
+            self.fail(error);
+        }
+    }
+}
+
+/// The final observations of a block, found by row and column.
+struct Finals<'a> {
+    block: &'a Block,
+    /// (row, column, position among the finals), sorted.
+    places: Vec<(u32, u32, usize)>,
+}
+
+impl<'a> Finals<'a> {
+    fn new(block: &'a Block) -> Self {
+        let mut places: Vec<_> =
+            block.finals.iter().enumerate().map(|(at, last)| (last.row, last.column, at)).collect();
+        places.sort_unstable();
+        Self { block, places }
+    }
+
+    /// The bytes of the observation that followed `row` of `column`.
+    fn get(&self, row: usize, column: usize) -> Option<&'a [u8]> {
+        let place = (row as u32, column as u32);
+        let index = self.places.binary_search_by_key(&place, |(row, column, _)| (*row, *column)).ok()?;
+        let (at, size) = (self.places[index].2, self.block.final_size());
+        self.block.final_bytes.get(at * size..(at + 1) * size)
+    }
+}

@@ -1,0 +1,231 @@
+//! What an ONNX file declares, read from the file's bytes without ONNX Runtime.
+
+use std::collections::HashSet;
+
+use ort::sys::ONNXTensorElementDataType;
+use prost::Message;
+use relevo_core::spec::{DType, Dim, TensorSpec};
+
+use crate::proto::{DimProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+
+/// Operators that draw random numbers.
+const RANDOM_OPS: [&str; 6] =
+    ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
+
+/// The element types that Relevo takes. ONNX Runtime numbers them as ONNX files do.
+const ELEMENT_TYPES: [(ONNXTensorElementDataType, DType); 12] = [
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, DType::Bool),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, DType::UInt8),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, DType::Int8),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, DType::UInt16),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, DType::Int16),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, DType::UInt32),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, DType::Int32),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, DType::UInt64),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, DType::Int64),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, DType::Float16),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, DType::Float32),
+    (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, DType::Float64),
+];
+
+/// What a file declares of itself.
+#[derive(Debug)]
+pub(crate) struct Declaration {
+    /// Inputs that a caller must give: those without a default value.
+    pub(crate) inputs: Vec<TensorSpec>,
+    /// Outputs, in the file's order.
+    pub(crate) outputs: Vec<TensorSpec>,
+    /// The tool that wrote the file, with its version.
+    pub(crate) producer: String,
+    /// Random operators inside, subgraphs and functions included, each once.
+    pub(crate) random_ops: Vec<String>,
+}
+
+impl Declaration {
+    /// Reads the bytes of an ONNX file. The error says what is wrong with it and what to do.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
+        if bytes.is_empty() {
+            return Err("the file is empty; export the model again".into());
+        }
+        let model = ModelProto::decode(bytes).map_err(|error| {
+            format!("it is not an ONNX file, or is cut short ({error}); copy the file or export the model again")
+        })?;
+        let graph = model.graph.ok_or("it is not an ONNX model: it holds no graph; export the model again")?;
+        graph.check_outputs()?;
+        let mut random_ops = Vec::new();
+        graph.collect_random_ops(&mut random_ops);
+        model.functions.iter().for_each(|function| collect_random_ops(&function.nodes, &mut random_ops));
+        let defaults = graph.initializer_names();
+        Ok(Self {
+            inputs: graph
+                .inputs
+                .iter()
+                .filter(|input| !defaults.contains(input.name.as_str()))
+                .map(|input| input.spec("input"))
+                .collect::<Result<_, _>>()?,
+            outputs: graph.outputs.iter().map(|output| output.spec("output")).collect::<Result<_, _>>()?,
+            producer: format!("{} {}", model.producer_name, model.producer_version).trim().into(),
+            random_ops,
+        })
+    }
+}
+
+/// ONNX Runtime's name for an element type.
+pub(crate) fn element_type(dtype: DType) -> ONNXTensorElementDataType {
+    let known = ELEMENT_TYPES.iter().find(|(_, known)| *known == dtype);
+    known.map_or(ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, |(element, _)| *element)
+}
+
+/// The element type that a file writes as `number`.
+fn dtype(number: i32) -> Option<DType> {
+    ELEMENT_TYPES.iter().find(|(element, _)| *element as i32 == number).map(|(_, dtype)| *dtype)
+}
+
+impl GraphProto {
+    fn initializer_names(&self) -> HashSet<&str> {
+        let sparse = self.sparse_initializers.iter().filter_map(|initializer| initializer.values.as_ref());
+        self.initializers.iter().chain(sparse).map(|initializer| initializer.name.as_str()).collect()
+    }
+
+    /// Fails where nothing in the graph makes a declared output.
+    fn check_outputs(&self) -> Result<(), String> {
+        let mut made = self.initializer_names();
+        made.extend(self.inputs.iter().map(|input| input.name.as_str()));
+        made.extend(self.nodes.iter().flat_map(|node| &node.outputs).map(String::as_str));
+        match self.outputs.iter().find(|output| !made.contains(output.name.as_str())) {
+            None => Ok(()),
+            Some(output) => Err(format!(
+                "the graph output `{}` is not produced by any node of the file; re-export the model with a newer exporter, \
+                 or take this output out of the file",
+                output.name
+            )),
+        }
+    }
+
+    fn collect_random_ops(&self, found: &mut Vec<String>) {
+        collect_random_ops(&self.nodes, found);
+    }
+}
+
+fn collect_random_ops(nodes: &[NodeProto], found: &mut Vec<String>) {
+    for node in nodes {
+        let standard = matches!(node.domain.as_str(), "" | "ai.onnx");
+        if standard && RANDOM_OPS.contains(&node.op_type.as_str()) && !found.contains(&node.op_type) {
+            found.push(node.op_type.clone());
+        }
+        for graph in node.attributes.iter().flat_map(|attribute| attribute.graph.iter().chain(&attribute.graphs)) {
+            graph.collect_random_ops(found);
+        }
+    }
+}
+
+impl ValueInfoProto {
+    /// The declaration as a spec; `role` is `"input"` or `"output"`.
+    fn spec(&self, role: &str) -> Result<TensorSpec, String> {
+        let name = &self.name;
+        let tensor = self.kind.as_ref().and_then(|kind| kind.tensor.as_ref()).ok_or_else(|| {
+            format!("its {role} `{name}` is not declared as a dense tensor; export the model with plain tensors")
+        })?;
+        let dtype = dtype(tensor.element_type).ok_or_else(|| {
+            format!(
+                "its {role} `{name}` has ONNX element type {} ({}), which Relevo does not take; export it as a number type \
+                 such as float32",
+                tensor.element_type,
+                element_type_name(tensor.element_type)
+            )
+        })?;
+        let dims = tensor.shape.iter().flat_map(|shape| &shape.dims);
+        Ok(TensorSpec { name: name.clone(), dtype, shape: dims.map(DimProto::dim).collect() })
+    }
+}
+
+/// A word for the commonest element types that are refused.
+fn element_type_name(number: i32) -> &'static str {
+    match number {
+        0 => "undefined",
+        8 => "string",
+        14 => "complex64",
+        15 => "complex128",
+        16 => "bfloat16",
+        17..=20 => "an 8-bit float",
+        _ => "another type",
+    }
+}
+
+impl DimProto {
+    fn dim(&self) -> Dim {
+        // Some exporters write -1 for "any size".
+        match self.value.map(usize::try_from) {
+            Some(Ok(size)) => Dim::Fixed(size),
+            _ => Dim::Dynamic(self.name.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{AttributeProto, FunctionProto, InitializerProto, ShapeProto, TensorTypeProto, TypeProto};
+
+    fn node(op_type: &str, outputs: &[&str], attributes: Vec<AttributeProto>) -> NodeProto {
+        let outputs = outputs.iter().map(ToString::to_string).collect();
+        NodeProto { outputs, op_type: op_type.into(), attributes, domain: String::new() }
+    }
+
+    fn value(name: &str) -> ValueInfoProto {
+        let dims = vec![
+            DimProto { value: None, name: "batch".into() },
+            DimProto { value: Some(-1), name: String::new() },
+            DimProto { value: Some(3), name: String::new() },
+        ];
+        let tensor = TensorTypeProto { element_type: 1, shape: Some(ShapeProto { dims }) };
+        ValueInfoProto { name: name.into(), kind: Some(TypeProto { tensor: Some(tensor) }) }
+    }
+
+    fn read(graph: GraphProto, functions: Vec<FunctionProto>) -> Result<Declaration, String> {
+        let (producer_name, producer_version) = ("tool".into(), String::new());
+        Declaration::read(
+            &ModelProto { producer_name, producer_version, graph: Some(graph), functions }.encode_to_vec(),
+        )
+    }
+
+    #[test]
+    fn inputs_with_a_default_are_not_asked_for() {
+        let graph = GraphProto {
+            nodes: vec![node("Add", &["y"], vec![])],
+            initializers: vec![InitializerProto { name: "w".into() }],
+            inputs: vec![value("x"), value("w")],
+            outputs: vec![value("y"), value("w")],
+            ..GraphProto::default()
+        };
+        let declaration = read(graph, vec![]).unwrap();
+        let names = |specs: &[TensorSpec]| specs.iter().map(|spec| spec.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&declaration.inputs), ["x"]);
+        assert_eq!(names(&declaration.outputs), ["y", "w"]);
+        assert_eq!(declaration.producer, "tool");
+        let shape = [Dim::Dynamic("batch".into()), Dim::Dynamic(String::new()), Dim::Fixed(3)];
+        assert_eq!(declaration.inputs[0].shape, shape);
+    }
+
+    #[test]
+    fn random_operators_are_found_in_subgraphs_and_functions() {
+        let inner = GraphProto { nodes: vec![node("Multinomial", &["a"], vec![])], ..GraphProto::default() };
+        let branch = AttributeProto { graph: Some(inner), graphs: vec![] };
+        let other = GraphProto { nodes: vec![node("RandomUniform", &["b"], vec![])], ..GraphProto::default() };
+        let list = AttributeProto { graph: None, graphs: vec![other] };
+        let foreign = NodeProto { domain: "my.domain".into(), ..node("RandomNormal", &["c"], vec![]) };
+        let graph = GraphProto {
+            nodes: vec![node("If", &["d"], vec![branch, list]), node("Multinomial", &["e"], vec![]), foreign],
+            ..GraphProto::default()
+        };
+        let function = FunctionProto { nodes: vec![node("Bernoulli", &["f"], vec![])] };
+        let declaration = read(graph, vec![function]).unwrap();
+        assert_eq!(declaration.random_ops, ["Multinomial", "RandomUniform", "Bernoulli"]);
+    }
+
+    #[test]
+    fn an_output_that_nothing_makes_is_named() {
+        let graph = GraphProto { outputs: vec![value("lost")], ..GraphProto::default() };
+        assert!(read(graph, vec![]).unwrap_err().contains("`lost` is not produced"));
+    }
+}

@@ -1,0 +1,66 @@
+//! ONNX Runtime as a model backend: [`OnnxBackend`] loads `.onnx` files, and each session runs them on the CPU.
+//!
+//! ONNX Runtime itself is a shared library that is found and loaded when the first model is (`library`); nothing of it
+//! is linked in. Read on with `graph` (what a file declares), `model` (loading), `session` (one forward pass).
+
+mod graph;
+mod library;
+mod message;
+mod model;
+mod proto;
+mod session;
+mod value;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use relevo_core::{
+    error::{Error, Result},
+    policy::{Backend, LoadOptions, Model},
+};
+
+/// Loads `.onnx` files through ONNX Runtime.
+#[derive(Debug, Clone, Default)]
+pub struct OnnxBackend {
+    candidates: Vec<PathBuf>,
+}
+
+impl OnnxBackend {
+    /// A backend that finds ONNX Runtime by the environment variable `ORT_DYLIB_PATH` alone.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A backend that looks for ONNX Runtime in `candidates` too, in this order: library files, or folders that hold one
+    /// (the `onnxruntime/capi` folder of a Python environment). `ORT_DYLIB_PATH` goes before them.
+    pub fn with_library_candidates(candidates: Vec<PathBuf>) -> Self {
+        Self { candidates }
+    }
+}
+
+impl Backend for OnnxBackend {
+    fn format(&self) -> &'static str {
+        model::FORMAT
+    }
+
+    fn accepts(&self, path: &Path) -> bool {
+        path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
+    }
+
+    fn load(&self, path: &Path, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+        if options.device != "cpu" {
+            return Err(Error::DeviceUnavailable(format!(
+                "{} was to run on the device `{}`, but only `cpu` is there: ONNX models run on the CPU alone in this version; \
+                 load it with device=\"cpu\"",
+                path.display(),
+                options.device
+            )));
+        }
+        if options.threads == 0 {
+            return Err(Error::Config("a model runs on 1 thread or more, not 0; leave `threads` at 1".into()));
+        }
+        Ok(Arc::new(model::OnnxModel::load(path, options.threads, &self.candidates)?))
+    }
+}

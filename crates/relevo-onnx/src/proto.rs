@@ -1,0 +1,106 @@
+//! The parts of ONNX's protobuf messages that Relevo reads, under the names and numbers of the ONNX schema.
+//!
+//! `prost` does the decoding: the maintained protobuf library, whose derive needs neither `protoc` nor the schema. Fields
+//! that are not declared here, weights among them, are skipped without a copy.
+
+use prost::Message;
+
+#[derive(Message)]
+pub(crate) struct ModelProto {
+    #[prost(string, tag = "2")]
+    pub(crate) producer_name: String,
+    #[prost(string, tag = "3")]
+    pub(crate) producer_version: String,
+    #[prost(message, optional, tag = "7")]
+    pub(crate) graph: Option<GraphProto>,
+    #[prost(message, repeated, tag = "25")]
+    pub(crate) functions: Vec<FunctionProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct FunctionProto {
+    #[prost(message, repeated, tag = "7")]
+    pub(crate) nodes: Vec<NodeProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct GraphProto {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) nodes: Vec<NodeProto>,
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) initializers: Vec<InitializerProto>,
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) inputs: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "12")]
+    pub(crate) outputs: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "15")]
+    pub(crate) sparse_initializers: Vec<SparseInitializerProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct NodeProto {
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) outputs: Vec<String>,
+    #[prost(string, tag = "4")]
+    pub(crate) op_type: String,
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) attributes: Vec<AttributeProto>,
+    #[prost(string, tag = "7")]
+    pub(crate) domain: String,
+}
+
+#[derive(Message)]
+pub(crate) struct AttributeProto {
+    #[prost(message, optional, tag = "6")]
+    pub(crate) graph: Option<GraphProto>,
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) graphs: Vec<GraphProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct InitializerProto {
+    #[prost(string, tag = "8")]
+    pub(crate) name: String,
+}
+
+#[derive(Message)]
+pub(crate) struct SparseInitializerProto {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) values: Option<InitializerProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct ValueInfoProto {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) kind: Option<TypeProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct TypeProto {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) tensor: Option<TensorTypeProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct TensorTypeProto {
+    #[prost(int32, tag = "1")]
+    pub(crate) element_type: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) shape: Option<ShapeProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct ShapeProto {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) dims: Vec<DimProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct DimProto {
+    #[prost(int64, optional, tag = "1")]
+    pub(crate) value: Option<i64>,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+}

@@ -1,0 +1,332 @@
+//! `relevo.Agent`: the runtime, with RelayRL's names as thin aliases.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use pyo3::{
+    prelude::*,
+    types::{PyDict, PyTuple},
+};
+use relevo_core::{
+    policy::{HeadKind, LoadedModel, PolicySlot},
+    runtime::{self, AgentConfig},
+    trajectory::MemoryLimit,
+};
+use uuid::Uuid;
+
+use crate::{
+    action_batch::ActionBatch,
+    actors::Actors,
+    array::{self, Contiguous},
+    detach::{detach, wait},
+    episode::Episode,
+    error::{self, to_python},
+    model::ModelModule,
+    outcome::OutcomeArguments,
+};
+
+#[pyclass(frozen, weakref, module = "relevo")]
+pub(crate) struct Agent {
+    runtime: runtime::Agent,
+    keep_outputs: bool,
+    threads: usize,
+    device: String,
+    /// Numbers the policies of actors that brought a model of their own.
+    own_models: AtomicU64,
+}
+
+/// A policy as the builder describes it: its name, model and head.
+type PolicyArgument = (String, ModelModule, Option<String>);
+
+#[pymethods]
+impl Agent {
+    #[new]
+    #[pyo3(signature = (policies, *, actor_count, routers, record, memory_trajectories, memory_bytes, seed, keep_outputs, threads, device, description))]
+    #[expect(clippy::too_many_arguments, reason = "called by AgentBuilder alone")]
+    fn new(
+        py: Python<'_>,
+        policies: Vec<PolicyArgument>,
+        actor_count: usize,
+        routers: usize,
+        record: Option<PathBuf>,
+        memory_trajectories: usize,
+        memory_bytes: usize,
+        seed: u64,
+        keep_outputs: bool,
+        threads: usize,
+        device: String,
+        description: &str,
+    ) -> PyResult<Self> {
+        let description = serde_json::from_str(description).map_err(|error| error::config(&error.to_string()))?;
+        let agent = detach(py, || {
+            let policies = policies
+                .into_iter()
+                .map(|(name, model, head)| slot(&name, model.0, head.as_deref(), keep_outputs))
+                .collect::<relevo_core::Result<_>>()?;
+            runtime::Agent::new(AgentConfig {
+                policies,
+                actor_count,
+                routers,
+                record,
+                memory: MemoryLimit { trajectories: memory_trajectories, bytes: memory_bytes },
+                seed,
+                keep_outputs,
+                description,
+            })
+        })?;
+        Ok(Self { runtime: agent, keep_outputs, threads, device, own_models: AtomicU64::new(0) })
+    }
+
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        detach(py, || self.runtime.start())
+    }
+
+    fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, |keep_waiting| self.runtime.shutdown(keep_waiting))
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, |keep_waiting| self.runtime.flush(keep_waiting))
+    }
+
+    #[getter]
+    fn running(&self) -> bool {
+        self.runtime.is_running()
+    }
+
+    fn __enter__<'py>(slf: Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
+        if !slf.get().running() {
+            slf.get().start(py)?;
+        }
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.shutdown(py)
+    }
+
+    #[pyo3(signature = (ids=None))]
+    fn actors(&self, py: Python<'_>, ids: Option<Vec<Uuid>>) -> PyResult<Actors> {
+        let group = detach(py, || self.runtime.group(&ids.unwrap_or_else(|| self.runtime.actor_ids())))?;
+        Ok(Actors::new(group))
+    }
+
+    fn get_actor_ids(&self) -> Vec<Uuid> {
+        self.runtime.actor_ids()
+    }
+
+    #[pyo3(signature = (device=None, model=None, policy=None))]
+    fn new_actor(
+        &self,
+        py: Python<'_>,
+        device: Option<&str>,
+        model: Option<&Bound<'_, PyAny>>,
+        policy: Option<&str>,
+    ) -> PyResult<Uuid> {
+        let ids = self.new_actors(py, 1, device, model, policy)?;
+        ids.first().copied().ok_or_else(|| error::config("no actor was made"))
+    }
+
+    #[pyo3(signature = (count, device=None, model=None, policy=None))]
+    fn new_actors(
+        &self,
+        py: Python<'_>,
+        count: usize,
+        device: Option<&str>,
+        model: Option<&Bound<'_, PyAny>>,
+        policy: Option<&str>,
+    ) -> PyResult<Vec<Uuid>> {
+        if let Some(device) = device
+            && device != self.device
+            && model.is_none()
+        {
+            return Err(error::config(&format!(
+                "device=\"{device}\" was asked for, but the policy's model is on \"{}\"; give the actors a model of their \
+                 own by model=",
+                self.device
+            )));
+        }
+        let own = match (model, policy) {
+            (None, None) => None,
+            (None, Some(policy)) => Some(self.runtime.policy(policy).map_err(|error| to_python(&error))?),
+            (Some(_), Some(_)) => {
+                return Err(error::config("give either a model of their own or the name of a policy, not both"));
+            }
+            (Some(model), None) => {
+                let model = self.load(py, model, device)?;
+                let name = format!("model-{}", self.own_models.fetch_add(1, Ordering::Relaxed) + 1);
+                let slot = detach(py, || {
+                    let slot = slot(&name, model.0, None, self.keep_outputs)?;
+                    self.runtime.add_policy(slot.clone())?;
+                    Ok(slot)
+                })?;
+                Some(slot)
+            }
+        };
+        detach(py, || self.runtime.add_actors(count, own))
+    }
+
+    fn remove_actor(&self, py: Python<'_>, id: Uuid) -> PyResult<()> {
+        detach(py, || self.runtime.remove_actor(id))
+    }
+
+    fn set_actor_id(&self, py: Python<'_>, old: Uuid, new: Uuid) -> PyResult<()> {
+        detach(py, || self.runtime.rename_actor(old, new))
+    }
+
+    fn assign(&self, py: Python<'_>, ids: Vec<Uuid>, policy: &str) -> PyResult<()> {
+        detach(py, || self.runtime.assign(&ids, policy))
+    }
+
+    #[pyo3(signature = (model, policy="default"))]
+    fn update_model(&self, py: Python<'_>, model: &Bound<'_, PyAny>, policy: &str) -> PyResult<u64> {
+        let slot = self.runtime.policy(policy).map_err(|error| to_python(&error))?;
+        let roles = slot.current().loaded.roles.clone();
+        let model = match model.cast::<ModelModule>() {
+            Ok(model) => model.get().clone(),
+            Err(_) => ModelModule::load_from_path(py, model.extract()?, self.threads, self.device.clone(), Some(roles))?,
+        };
+        detach(py, || self.runtime.update_model(policy, model.0))
+    }
+
+    #[pyo3(signature = (ids=None))]
+    fn get_model_version(&self, py: Python<'_>, ids: Option<Vec<Uuid>>) -> PyResult<Vec<u64>> {
+        detach(py, || self.runtime.model_versions(&ids.unwrap_or_else(|| self.runtime.actor_ids())))
+    }
+
+    #[pyo3(signature = (ids, obs, mask=None, reward=None))]
+    fn request_action(
+        &self,
+        py: Python<'_>,
+        ids: Vec<Uuid>,
+        obs: &Bound<'_, PyAny>,
+        mask: Option<&Bound<'_, PyAny>>,
+        reward: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<ActionBatch> {
+        let rows = ids.len();
+        let group = detach(py, || self.runtime.group(&ids))?;
+        let obs = broadcast(obs, rows)?;
+        let mask = mask.map(|mask| broadcast(mask, rows)).transpose()?;
+        if let Some(reward) = reward {
+            self.tell(py, &ids, reward, None, None, None)?;
+        }
+        Actors::new(group).act(py, &obs, mask.as_ref(), None, None)
+    }
+
+    #[pyo3(signature = (ids, reward=None, truncated=false, final_obs=None))]
+    fn flag_last_action(
+        &self,
+        py: Python<'_>,
+        ids: Vec<Uuid>,
+        reward: Option<&Bound<'_, PyAny>>,
+        truncated: bool,
+        final_obs: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let reward = reward.cloned().unwrap_or_else(|| py.None().into_bound(py));
+        let (terminated, truncated) = (!truncated, truncated);
+        let flag = |value: bool| pyo3::types::PyBool::new(py, value).to_owned().into_any();
+        self.tell(py, &ids, &reward, Some(&flag(terminated)), Some(&flag(truncated)), final_obs)
+    }
+
+    fn scale_throughput(&self, change: i64) -> PyResult<usize> {
+        self.runtime.scale_routers(change).map_err(|error| to_python(&error))
+    }
+
+    fn trajectories(&self, py: Python<'_>) -> PyResult<Vec<Episode>> {
+        let episodes = wait(py, |keep_waiting| {
+            if self.runtime.is_running() {
+                self.runtime.flush(keep_waiting)?;
+            }
+            Ok(self.runtime.trajectories())
+        })?;
+        Ok(episodes.into_iter().map(Episode::new).collect())
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.runtime.stats();
+        let policies = PyDict::new(py);
+        for policy in &stats.policies {
+            let entry = PyDict::new(py);
+            entry.set_item("version", policy.version)?;
+            entry.set_item("calls", policy.calls)?;
+            entry.set_item("rows", policy.rows)?;
+            entry.set_item("inference_seconds", policy.inference_seconds)?;
+            entry.set_item("errors", policy.errors)?;
+            policies.set_item(&policy.name, entry)?;
+        }
+        let result = PyDict::new(py);
+        result.set_item("actors", stats.actors)?;
+        result.set_item("routers", stats.routers)?;
+        result.set_item("policies", policies)?;
+        result.set_item("steps_recorded", stats.steps_recorded)?;
+        result.set_item("episodes_recorded", stats.episodes_recorded)?;
+        result.set_item("episodes_interrupted", stats.episodes_interrupted)?;
+        result.set_item("rewards_missing", stats.rewards_missing)?;
+        result.set_item("final_observations_missing", stats.final_observations_missing)?;
+        result.set_item("episodes_lost", stats.episodes_lost)?;
+        Ok(result)
+    }
+
+    fn __repr__(&self) -> String {
+        let stats = self.runtime.stats();
+        let state = if self.runtime.is_running() { "running" } else { "not running" };
+        format!("Agent({} actors, {} policies, {state})", stats.actors, stats.policies.len())
+    }
+}
+
+impl Agent {
+    /// A model given as such, or by its path.
+    fn load(&self, py: Python<'_>, model: &Bound<'_, PyAny>, device: Option<&str>) -> PyResult<ModelModule> {
+        if let Ok(model) = model.cast::<ModelModule>() {
+            return Ok(model.get().clone());
+        }
+        let device = device.unwrap_or(&self.device).to_owned();
+        ModelModule::load_from_path(py, model.extract()?, self.threads, device, None)
+    }
+
+    /// Tells some actors what their last actions earned; those without an open step are passed over.
+    fn tell<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &[Uuid],
+        reward: &Bound<'py, PyAny>,
+        terminated: Option<&Bound<'py, PyAny>>,
+        truncated: Option<&Bound<'py, PyAny>>,
+        final_obs: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let schema = match ids.first() {
+            None => return Ok(()),
+            Some(first) => self.runtime.step_schema(*first).map_err(|error| to_python(&error))?,
+        };
+        let owned = OutcomeArguments::new(reward, terminated, truncated, final_obs, ids.len(), || schema)?
+            .into_owned(ids.len());
+        detach(py, || self.runtime.observe(ids, &owned.outcome(), &owned.finals))
+    }
+}
+
+fn slot(name: &str, model: LoadedModel, head: Option<&str>, keep_outputs: bool) -> relevo_core::Result<Arc<PolicySlot>> {
+    let head = head.map(str::parse::<HeadKind>).transpose()?;
+    PolicySlot::new(name, model, head, keep_outputs).map(Arc::new)
+}
+
+/// RelayRL's habit: one observation for many actors is the observation of each.
+fn broadcast<'py>(given: &Bound<'py, PyAny>, rows: usize) -> PyResult<Bound<'py, PyAny>> {
+    if given.cast::<PyDict>().is_ok() || given.cast::<PyTuple>().is_ok() {
+        return Ok(given.clone());
+    }
+    let array = Contiguous::new(given)?;
+    match array.shape() {
+        [1, rest @ ..] if rows != 1 => {
+            let shape: Vec<usize> = std::iter::once(rows).chain(rest.iter().copied()).collect();
+            let shape = PyTuple::new(given.py(), shape)?;
+            array::numpy_function(given.py(), "broadcast_to")?.call1((array.object(), shape))
+        }
+        _ => Ok(array.object().clone().into_any()),
+    }
+}

@@ -1,0 +1,112 @@
+//! `relevo.Contract`: what a model takes and gives.
+
+use pyo3::{prelude::*, types::PyTuple};
+use relevo_core::{
+    policy::{self, Batch, Head, LoadedModel},
+    spec::{Dim, TensorSpec},
+};
+
+#[pyclass(frozen, get_all, module = "relevo")]
+pub(crate) struct Contract {
+    inputs: Vec<Py<TensorContract>>,
+    outputs: Vec<Py<TensorContract>>,
+    batch: &'static str,
+    batch_reason: String,
+    recurrent: bool,
+    random_ops: Vec<String>,
+    default_head: Option<String>,
+    producer: String,
+}
+
+#[pyclass(frozen, get_all, module = "relevo")]
+pub(crate) struct TensorContract {
+    name: String,
+    dtype: &'static str,
+    shape: Py<PyTuple>,
+    row_shape: Py<PyTuple>,
+    batch_axis: Option<usize>,
+    role: String,
+    reason: String,
+}
+
+impl Contract {
+    pub(crate) fn new(py: Python<'_>, loaded: &LoadedModel) -> PyResult<Self> {
+        let contract = &loaded.contract;
+        let facts = loaded.model.facts();
+        let inputs = contract.inputs.iter().map(|input| {
+            TensorContract::new(py, &input.spec, &input.row_shape, Some(input.batch_axis), &input.role, &input.reason)
+        });
+        let outputs = contract.outputs.iter().map(|output| {
+            TensorContract::new(py, &output.spec, &output.row_shape, output.batch_axis, &output.role, &output.reason)
+        });
+        let (batch, batch_reason) = match &contract.batch {
+            policy::Batch::Dynamic => ("dynamic", "batches of 2 and 3 rows ran".to_owned()),
+            Batch::One { reason } => ("one", format!("{reason}; actors are run row by row")),
+        };
+        let head = Head::new(None, contract, !facts.random_ops.is_empty(), false).ok();
+        Ok(Self {
+            inputs: inputs.collect::<PyResult<_>>()?,
+            outputs: outputs.collect::<PyResult<_>>()?,
+            batch,
+            batch_reason,
+            recurrent: contract.recurrent,
+            random_ops: facts.random_ops.clone(),
+            default_head: head.map(|head| head.kind().to_string()),
+            producer: facts.producer.clone(),
+        })
+    }
+}
+
+#[pymethods]
+impl Contract {
+    fn __repr__(&self) -> String {
+        let line = |tensor: &Py<TensorContract>| tensor.get().__repr__();
+        let block = |title: &str, tensors: &[Py<TensorContract>]| {
+            let lines: Vec<_> = tensors.iter().map(|tensor| format!("    {}", line(tensor))).collect();
+            format!("  {title}:\n{}", lines.join("\n"))
+        };
+        format!(
+            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}\n  default head: {}\n)",
+            block("inputs", &self.inputs),
+            block("outputs", &self.outputs),
+            self.batch,
+            self.batch_reason,
+            if self.recurrent { "yes" } else { "no" },
+            self.default_head.as_deref().unwrap_or("none"),
+        )
+    }
+}
+
+impl TensorContract {
+    fn new(
+        py: Python<'_>,
+        spec: &TensorSpec,
+        row_shape: &[usize],
+        batch_axis: Option<usize>,
+        role: &impl ToString,
+        reason: &str,
+    ) -> PyResult<Py<Self>> {
+        let dims = spec.shape.iter().map(|dim| match dim {
+            Dim::Fixed(size) => size.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
+            Dim::Dynamic(_) => dim.to_string().into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
+        });
+        let shape = PyTuple::new(py, dims.collect::<PyResult<Vec<_>>>()?)?.unbind();
+        let contract = Self {
+            name: spec.name.clone(),
+            dtype: spec.dtype.name(),
+            shape,
+            row_shape: PyTuple::new(py, row_shape)?.unbind(),
+            batch_axis,
+            role: role.to_string(),
+            reason: reason.to_owned(),
+        };
+        Py::new(py, contract)
+    }
+}
+
+#[pymethods]
+impl TensorContract {
+    fn __repr__(&self) -> String {
+        format!("{}: {} {} -> {} ({})", self.name, self.dtype, self.shape, self.role, self.reason)
+    }
+}

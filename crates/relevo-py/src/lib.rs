@@ -1,0 +1,54 @@
+//! `relevo._core`: the engine for Python. One file a class; each has a stub file of the same name in
+//! `python/relevo/_core/`.
+
+mod action_batch;
+mod actors;
+mod agent;
+mod array;
+mod backends;
+mod contract;
+mod detach;
+mod episode;
+mod error;
+mod final_observations;
+mod model;
+mod outcome;
+mod run;
+
+use pyo3::prelude::*;
+
+/// Relevo's engine.
+#[pymodule]
+mod _core {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::{
+        action_batch::ActionBatch,
+        actors::Actors,
+        agent::Agent,
+        contract::{Contract, TensorContract},
+        episode::Episode,
+        model::ModelModule,
+        run::{Episodes, Run},
+    };
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        // A forked child has none of our threads; objects that need them must notice.
+        let in_child = wrap_pyfunction!(super::after_fork_in_child, module)?;
+        let os = module.py().import("os")?;
+        if os.hasattr("register_at_fork")? {
+            let options = pyo3::types::PyDict::new(module.py());
+            options.set_item("after_in_child", in_child)?;
+            os.call_method("register_at_fork", (), Some(&options))?;
+        }
+        Ok(())
+    }
+}
+
+#[pyfunction]
+fn after_fork_in_child() {
+    relevo_core::fork::after_in_child();
+}

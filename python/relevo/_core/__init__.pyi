@@ -1,0 +1,24 @@
+"""Relevo's engine. One stub file a class, each named like its Rust file."""
+
+from relevo._core.action_batch import ActionBatch
+from relevo._core.actors import Actors
+from relevo._core.agent import Agent
+from relevo._core.contract import Contract, TensorContract
+from relevo._core.episode import Episode
+from relevo._core.model import ModelModule
+from relevo._core.run import Episodes, Run
+
+__all__ = [
+    "ActionBatch",
+    "Actors",
+    "Agent",
+    "Contract",
+    "Episode",
+    "Episodes",
+    "ModelModule",
+    "Run",
+    "TensorContract",
+    "__version__",
+]
+
+__version__: str

@@ -1,0 +1,39 @@
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+@final
+class ActionBatch:
+    """What a call of `act` gives, one row for each actor, in the order of the call.
+
+    `numpy.asarray(batch)` is the action array. All arrays are views of memory that the runtime reuses only once they are
+    gone.
+    """
+
+    @property
+    def action(self) -> npt.NDArray[Any]:
+        """Actions `[N, …]`: int64 of shape `[N]` from discrete heads, float32 `[N, width]` from `gaussian`."""
+
+    @property
+    def log_prob(self) -> npt.NDArray[np.float32] | None:
+        """Log-probability of each action under the policy, `[N]`; None where the head tells none."""
+
+    @property
+    def value(self) -> npt.NDArray[np.float32] | None:
+        """The policy's estimate of each observation's value, `[N]`; None where the model has no value output."""
+
+    @property
+    def policy_version(self) -> npt.NDArray[np.uint64]:
+        """The version of the policy that acted, `[N]`."""
+
+    @property
+    def outputs(self) -> dict[str, npt.NDArray[Any]] | None:
+        """The model's raw outputs by name.
+
+        None unless the builder was asked to `.keep_outputs()`, and where the actors follow several policies.
+        """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]: ...

@@ -1,0 +1,63 @@
+from collections.abc import Mapping
+from typing import Any, final
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from relevo._core.action_batch import ActionBatch
+
+@final
+class Actors:
+    """A handle on some actors, which act in one call. `agent.actors()` makes it."""
+
+    @property
+    def ids(self) -> list[UUID]:
+        """The actors' ids, in the order of the rows."""
+
+    def __len__(self) -> int: ...
+    def act(
+        self,
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        mask: npt.ArrayLike | None = None,
+        deterministic: bool | None = None,
+        record: bool | npt.NDArray[np.bool_] = True,
+    ) -> ActionBatch:
+        """One action for each actor, by one forward pass for each policy.
+
+        Args:
+            obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, or a
+                tuple in the model's order.
+            mask: `[N, actions]`, true (or not 0) where an action is allowed.
+            deterministic: whether to act without randomness; None leaves it to the head.
+            record: whether the step belongs into the trajectory; an array `[N]` says it for each actor.
+
+        Raises:
+            ContractError: an observation or mask of another shape or dtype, NaN in an observation, a mask that allows
+                nothing.
+            InferenceError: the model failed or gave NaN; the message names the actor. Nothing is recorded for the call.
+            ActorNotFoundError: an actor was removed.
+            AgentStateError: the agent is not running.
+            TrajectoryError: recording has stopped, told once; later calls go on without it.
+        """
+
+    def observe(
+        self,
+        reward: npt.ArrayLike | None,
+        terminated: npt.ArrayLike = False,
+        truncated: npt.ArrayLike = False,
+        final_obs: Any = None,
+    ) -> None:
+        """What the last action of each actor earned, and which episodes ended.
+
+        Args:
+            reward: `[N]`, or one number for all; None where it is not known.
+            terminated: `[N]` bool, or one for all: the environment's rules ended the episode.
+            truncated: `[N]` bool, or one for all: something else ended it, such as a time limit.
+            final_obs: the observations after the last actions, for episodes that ended: an array `[N, …]`, or
+                Gymnasium's object array with None where nothing ended; for several observations a dict of those.
+
+        Raises:
+            AgentStateError: an actor has no open step; nothing is recorded for any of them.
+            ContractError: an argument of another shape or dtype.
+        """

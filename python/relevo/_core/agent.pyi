@@ -1,0 +1,155 @@
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, final
+from uuid import UUID
+
+import numpy.typing as npt
+
+from relevo._core.action_batch import ActionBatch
+from relevo._core.actors import Actors
+from relevo._core.episode import Episode
+from relevo._core.model import ModelModule
+
+@final
+class Agent:
+    """The runtime that serves actors. `relevo.AgentBuilder` makes it.
+
+    `with agent:` starts it and shuts it down; both may be called by hand. All methods may be called from any thread.
+    """
+
+    def __new__(
+        cls,
+        policies: Sequence[tuple[str, ModelModule, str | None]],
+        *,
+        actor_count: int,
+        routers: int,
+        record: Path | None,
+        memory_trajectories: int,
+        memory_bytes: int,
+        seed: int,
+        keep_outputs: bool,
+        threads: int,
+        device: str,
+        description: str,
+    ) -> Self:
+        """For `AgentBuilder.build`, which gives every argument."""
+
+    def start(self) -> None:
+        """Opens the run folder; from now on actors may act.
+
+        Raises:
+            TrajectoryError: the folder cannot be written, or holds a run already.
+            AgentStateError: the agent was started before.
+        """
+
+    def shutdown(self) -> None:
+        """Waits for the calls that run, keeps open episodes as incomplete ones, closes the run folder.
+
+        A second call does nothing.
+
+        Raises:
+            TrajectoryError: the last steps could not be written.
+        """
+
+    def flush(self) -> None:
+        """Returns when all finished episodes are on disk and in `trajectories()`.
+
+        Raises:
+            TrajectoryError: they could not be written.
+        """
+
+    @property
+    def running(self) -> bool:
+        """Whether the agent was started and not shut down."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_error: object) -> None: ...
+    def actors(self, ids: Sequence[UUID] | None = None) -> Actors:
+        """A handle on the actors with these ids, in this order; on all of them without ids.
+
+        Raises:
+            ActorNotFoundError: no actor has one of the ids.
+            ConfigError: an id is there twice, or there are none.
+        """
+
+    def get_actor_ids(self) -> list[UUID]:
+        """Ids of all actors, in the order in which they were made."""
+
+    def new_actor(
+        self,
+        device: str | None = None,
+        model: ModelModule | str | os.PathLike[str] | None = None,
+        policy: str | None = None,
+    ) -> UUID:
+        """Adds an actor that follows a policy by name, or a model of its own, or else the default policy."""
+
+    def new_actors(
+        self,
+        count: int,
+        device: str | None = None,
+        model: ModelModule | str | os.PathLike[str] | None = None,
+        policy: str | None = None,
+    ) -> list[UUID]:
+        """Adds `count` actors; see `new_actor`. A model given here is shared by them."""
+
+    def remove_actor(self, id: UUID) -> None:
+        """Removes an actor. Its open episode is kept as an incomplete one."""
+
+    def set_actor_id(self, old: UUID, new: UUID) -> None:
+        """Gives an actor another id. Its open episode keeps the old one, later episodes carry the new one."""
+
+    def assign(self, ids: Sequence[UUID], policy: str) -> None:
+        """Lets actors follow another policy from their next action on."""
+
+    def update_model(self, model: ModelModule | str | os.PathLike[str], policy: str = "default") -> int:
+        """Exchanges a policy's model, atomically; gives the new version. It is in every row written after.
+
+        The new model is checked and warmed first; where it does not fit, the old one keeps serving.
+
+        Raises:
+            ContractError: the new model takes other observations, or gives other actions.
+            ModelLoadError: it cannot be loaded.
+        """
+
+    def get_model_version(self, ids: Sequence[UUID] | None = None) -> list[int]:
+        """The version of each actor's policy."""
+
+    def request_action(
+        self,
+        ids: Sequence[UUID],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        mask: npt.ArrayLike | None = None,
+        reward: npt.ArrayLike | None = None,
+    ) -> ActionBatch:
+        """RelayRL's form of `act`, with the reward of each actor's *previous* action.
+
+        An observation or mask with a leading axis of 1 is that of every actor. The reward is passed over for actors
+        without an open step.
+        """
+
+    def flag_last_action(
+        self,
+        ids: Sequence[UUID],
+        reward: npt.ArrayLike | None = None,
+        truncated: bool = False,
+        final_obs: Any = None,
+    ) -> None:
+        """RelayRL's end of an episode: each actor's last action was the last one, and earned `reward`.
+
+        The episode counts as terminated, or as truncated if that is said. Actors without an open step are passed over.
+        """
+
+    def scale_throughput(self, change: int) -> int:
+        """Adds routers, or takes some away; gives the new number.
+
+        Raises:
+            ConfigError: none would be left.
+        """
+
+    def trajectories(self) -> list[Episode]:
+        """The last finished trajectories, oldest first, as many as the builder keeps in memory."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counters: actors, routers, and for each policy its version, calls, rows, inference seconds and errors; steps and
+        episodes recorded, episodes interrupted, rewards and final observations that never came, episodes lost."""

@@ -1,0 +1,69 @@
+from typing import final
+
+@final
+class Contract:
+    """What a model takes and gives, as its names say and as a forward pass showed."""
+
+    @property
+    def inputs(self) -> list[TensorContract]:
+        """The inputs, in the file's order."""
+
+    @property
+    def outputs(self) -> list[TensorContract]:
+        """The outputs, in the file's order."""
+
+    @property
+    def batch(self) -> str:
+        """`"dynamic"`, or `"one"` where the model takes one row at a time."""
+
+    @property
+    def batch_reason(self) -> str:
+        """How that showed."""
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the model has memory: a state on which its outputs depend."""
+
+    @property
+    def random_ops(self) -> list[str]:
+        """Operators inside that draw random numbers."""
+
+    @property
+    def default_head(self) -> str | None:
+        """The head that is used when none is named; None where none fits."""
+
+    @property
+    def producer(self) -> str:
+        """The tool that wrote the file."""
+
+@final
+class TensorContract:
+    """An input or output of a model, and its role."""
+
+    @property
+    def name(self) -> str:
+        """Name in the file."""
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's name of the element type."""
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """The shape as declared; a string is a size that is known only when the model runs."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one actor's row; the whole shape where there is no batch axis."""
+
+    @property
+    def batch_axis(self) -> int | None:
+        """The axis that counts the actors; None for constants."""
+
+    @property
+    def role(self) -> str:
+        """What it is for: `observation`, `action_mask`, `state`; `action`, `logits`, `value`, …"""
+
+    @property
+    def reason(self) -> str:
+        """How the role was inferred."""

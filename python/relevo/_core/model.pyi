@@ -1,0 +1,58 @@
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy.typing as npt
+
+from relevo._core.contract import Contract
+
+@final
+class ModelModule:
+    """A loaded model file: tensors in, tensors out."""
+
+    @staticmethod
+    def load_from_path(
+        path: str | os.PathLike[str],
+        *,
+        threads: int = 1,
+        device: str = "cpu",
+        roles: Mapping[str, str] | None = None,
+    ) -> ModelModule:
+        """Loads `path` and infers its contract.
+
+        Args:
+            path: an `.onnx` file.
+            threads: threads that one forward pass may use; 1 is right when many actors share the machine.
+            device: where it runs.
+            roles: overrides what inputs and outputs are taken for, by name.
+
+        Raises:
+            ModelLoadError: the file, or the library that runs it, cannot be loaded.
+            DeviceUnavailableError: the device is not usable here.
+            ConfigError: a role or a name in `roles` is not known.
+        """
+
+    @property
+    def path(self) -> Path:
+        """Where it was loaded from."""
+
+    @property
+    def format(self) -> str:
+        """`"onnx"`"""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the file, in hexadecimal."""
+
+    @property
+    def contract(self) -> Contract:
+        """What the model takes and gives."""
+
+    def forward(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
+        """Raw tensors by name, one call, no actor.
+
+        Raises:
+            ContractError: an input is missing, unknown, or of another shape or dtype, or has no rows.
+            InferenceError: the model failed.
+        """

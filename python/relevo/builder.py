@@ -1,0 +1,186 @@
+"""`AgentBuilder`: every setting of an agent, with its default, in one place."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+from relevo._core import Agent, ModelModule
+from relevo.errors import ConfigError
+from relevo.shutdown import shut_down_at_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Head: TypeAlias = Literal["argmax", "categorical", "gaussian", "raw"]
+
+
+@dataclass(frozen=True)
+class _Policy:
+    model: ModelModule | str | os.PathLike[str]
+    head: Head | None
+    roles: Mapping[str, str] | None
+
+
+class AgentBuilder:
+    """Describes an agent, setting by setting; `build` makes it.
+
+    Each method returns the builder, so that calls can be chained. Nothing is loaded or opened before `build`.
+    """
+
+    def __init__(self) -> None:
+        self._policies: dict[str, _Policy] = {}
+        self._actor_count = 1
+        self._device = "cpu"
+        self._threads = 1
+        self._routers = 1
+        self._record: Path | None = None
+        self._format = "arrow"
+        self._memory_trajectories = 1_000
+        self._memory_bytes = 256 << 20
+        self._seed: int | None = None
+        self._keep_outputs = False
+
+    def default_model(
+        self,
+        model: ModelModule | str | os.PathLike[str],
+        head: Head | None = None,
+        roles: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The model of the policy `default`, which new actors follow.
+
+        `model` is a loaded `ModelModule` or a path. `head` says how actions come from its outputs; without one the model's
+        contract decides. `roles` overrides what an input or output is taken for, by its name: `{"obs": "observation"}`; a
+        model that is loaded already has its roles.
+        """
+        return self.policy("default", model, head, roles)
+
+    def policy(
+        self,
+        name: str,
+        model: ModelModule | str | os.PathLike[str],
+        head: Head | None = None,
+        roles: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A further policy, which actors follow after `agent.assign(ids, name)`. The first one named is the default."""
+        if name in self._policies:
+            msg = f"the policy `{name}` was given twice; give each a name of its own"
+            raise ConfigError(msg)
+        if isinstance(model, ModelModule) and roles is not None:
+            msg = "roles were given with a model that is loaded already; give them to ModelModule.load_from_path"
+            raise ConfigError(msg)
+        self._policies[name] = _Policy(model, head, roles)
+        return self
+
+    def actor_count(self, count: int) -> Self:
+        """Actors to begin with; 1 by default."""
+        self._actor_count = _at_least("actor_count", count, 0)
+        return self
+
+    def default_device(self, device: str) -> Self:
+        """Where models given by path run; `"cpu"` by default."""
+        self._device = device
+        return self
+
+    def threads(self, threads: int) -> Self:
+        """Threads inside one forward pass of models given by path; 1 by default, which is right for many actors."""
+        self._threads = _at_least("threads", threads, 1)
+        return self
+
+    def routers(self, routers: int) -> Self:
+        """Workers that batch single calls; 1 by default. Calls for many actors at once run on the caller's thread."""
+        self._routers = _at_least("routers", routers, 1)
+        return self
+
+    def record(self, path: str | os.PathLike[str], format: Literal["arrow"] = "arrow") -> Self:  # noqa: A002
+        """Writes every step into the run folder `path`, which must not hold a run yet."""
+        if format != "arrow":
+            msg = f'the format "{format}" is not known; the only one is "arrow"'
+            raise ConfigError(msg)
+        self._record, self._format = Path(path), format
+        return self
+
+    def keep_in_memory(self, trajectories: int, *, bytes: int = 256 << 20) -> Self:  # noqa: A002
+        """Keeps the last finished trajectories for `agent.trajectories()`; 1,000 by default, 0 keeps none.
+
+        `bytes` caps their size; the newest one is kept even if it alone is larger.
+        """
+        self._memory_trajectories = _at_least("trajectories", trajectories, 0)
+        self._memory_bytes = _at_least("bytes", bytes, 0)
+        return self
+
+    def seed(self, seed: int) -> Self:
+        """Seed of all sampling, 0 to 2**64 - 1. Without one a random seed is drawn, and written into `run.json`."""
+        if not 0 <= seed < 1 << 64:
+            msg = f"seed must be between 0 and 2**64 - 1, but is {seed}"
+            raise ConfigError(msg)
+        self._seed = seed
+        return self
+
+    def keep_outputs(self) -> Self:
+        """Hands out the model's raw outputs with each `ActionBatch`, as `.outputs`."""
+        self._keep_outputs = True
+        return self
+
+    def build(self) -> Agent:
+        """Loads the models and makes the agent; `agent.start()` or `with agent:` opens the run folder.
+
+        Raises:
+            ConfigError: no model was given, or settings contradict each other.
+            ModelLoadError: a model cannot be loaded.
+            ContractError: a head does not fit its model.
+            DeviceUnavailableError: the device is not usable here.
+        """
+        if not self._policies:
+            msg = "an agent needs a model; give one by default_model(path)"
+            raise ConfigError(msg)
+        seed = secrets.randbits(64) if self._seed is None else self._seed
+        policies = [(name, self._load(policy), policy.head) for name, policy in self._policies.items()]
+        agent = Agent(
+            policies,
+            actor_count=self._actor_count,
+            routers=self._routers,
+            record=self._record,
+            memory_trajectories=self._memory_trajectories,
+            memory_bytes=self._memory_bytes,
+            seed=seed,
+            keep_outputs=self._keep_outputs,
+            threads=self._threads,
+            device=self._device,
+            description=self._describe(),
+        )
+        shut_down_at_exit(agent)
+        return agent
+
+    def _load(self, policy: _Policy) -> ModelModule:
+        if isinstance(policy.model, ModelModule):
+            return policy.model
+        roles = None if policy.roles is None else dict(policy.roles)
+        return ModelModule.load_from_path(policy.model, threads=self._threads, device=self._device, roles=roles)
+
+    def _describe(self) -> str:
+        """The resolved configuration, as it goes into `run.json`."""
+        return json.dumps(
+            {
+                "actor_count": self._actor_count,
+                "device": self._device,
+                "threads": self._threads,
+                "routers": self._routers,
+                "format": self._format,
+                "memory_trajectories": self._memory_trajectories,
+                "memory_bytes": self._memory_bytes,
+                "heads": {name: policy.head for name, policy in self._policies.items()},
+                "roles": {name: dict(policy.roles or {}) for name, policy in self._policies.items()},
+            }
+        )
+
+
+def _at_least(name: str, value: int, least: int) -> int:
+    if value < least:
+        msg = f"{name} must be at least {least}, but is {value}"
+        raise ConfigError(msg)
+    return value
