@@ -76,7 +76,11 @@ impl ActionBatch {
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let versions = &slf.get().0.policy_versions;
-        Ok(format!("ActionBatch(action={}, policy_version={})", Self::action(slf)?.repr()?, versions.first().unwrap_or(&0)))
+        Ok(format!(
+            "ActionBatch(action={}, policy_version={})",
+            Self::action(slf)?.repr()?,
+            versions.first().unwrap_or(&0)
+        ))
     }
 }
 

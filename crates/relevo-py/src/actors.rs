@@ -153,9 +153,15 @@ impl<'py> Observations<'py> {
                 Self::One(array) => array,
                 Self::Listed(listed) => &listed[index],
                 Self::Named(named) if columns.len() == 1 => &named[0].1,
-                Self::Named(named) => named.iter().find(|(key, _)| *key == column.key).map(|(_, array)| array).ok_or_else(
-                    || error::contract(&format!("the observation `{}` is missing; the policy observes {}", column.key, names())),
-                )?,
+                Self::Named(named) => {
+                    named.iter().find(|(key, _)| *key == column.key).map(|(_, array)| array).ok_or_else(|| {
+                        error::contract(&format!(
+                            "the observation `{}` is missing; the policy observes {}",
+                            column.key,
+                            names()
+                        ))
+                    })?
+                }
             };
             let what = if column.key.is_empty() { "obs" } else { &column.key };
             array.expect(what, column.dtype, rows, &column.shape)?;

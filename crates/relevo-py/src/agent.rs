@@ -190,7 +190,9 @@ impl Agent {
         let roles = slot.current().loaded.roles.clone();
         let model = match model.cast::<ModelModule>() {
             Ok(model) => model.get().clone(),
-            Err(_) => ModelModule::load_from_path(py, model.extract()?, self.threads, self.device.clone(), Some(roles))?,
+            Err(_) => {
+                ModelModule::load_from_path(py, model.extract()?, self.threads, self.device.clone(), Some(roles))?
+            }
         };
         detach(py, || self.runtime.update_model(policy, model.0))
     }
@@ -310,7 +312,12 @@ impl Agent {
     }
 }
 
-fn slot(name: &str, model: LoadedModel, head: Option<&str>, keep_outputs: bool) -> relevo_core::Result<Arc<PolicySlot>> {
+fn slot(
+    name: &str,
+    model: LoadedModel,
+    head: Option<&str>,
+    keep_outputs: bool,
+) -> relevo_core::Result<Arc<PolicySlot>> {
     let head = head.map(str::parse::<HeadKind>).transpose()?;
     PolicySlot::new(name, model, head, keep_outputs).map(Arc::new)
 }

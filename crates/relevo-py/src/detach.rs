@@ -9,7 +9,10 @@ use relevo_core::{Error, Result};
 use crate::error::to_python;
 
 /// Runs `operation` with the interpreter lock released.
-pub(crate) fn detach<T: Ungil + Send>(py: Python<'_>, operation: impl FnOnce() -> Result<T> + Ungil + Send) -> PyResult<T> {
+pub(crate) fn detach<T: Ungil + Send>(
+    py: Python<'_>,
+    operation: impl FnOnce() -> Result<T> + Ungil + Send,
+) -> PyResult<T> {
     py.detach(operation).map_err(|error| to_python(&error))
 }
 

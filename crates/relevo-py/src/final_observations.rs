@@ -20,11 +20,8 @@ pub(crate) fn collect(
     if given.is_none() || ended.is_empty() {
         return Ok(finals);
     }
-    let sources = schema
-        .observations
-        .iter()
-        .map(|column| Source::new(given, column, rows))
-        .collect::<PyResult<Vec<_>>>()?;
+    let sources =
+        schema.observations.iter().map(|column| Source::new(given, column, rows)).collect::<PyResult<Vec<_>>>()?;
     for row in ended {
         let before = finals.bytes.len();
         let mut missing = false;
@@ -66,7 +63,9 @@ impl<'py> Source<'py> {
         }
         let len = given.len()?;
         if len != rows {
-            return Err(error::contract(&format!("final_obs must have {rows} entries, one for each actor, but has {len}")));
+            return Err(error::contract(&format!(
+                "final_obs must have {rows} entries, one for each actor, but has {len}"
+            )));
         }
         Ok(Self::Objects(given))
     }

@@ -87,7 +87,8 @@ impl ModelModule {
         for (spec, tensor) in self.0.model.outputs().iter().zip(outputs) {
             let owner = Bound::new(py, OwnedTensor(tensor))?;
             let tensor = &owner.get().0;
-            result.set_item(&spec.name, array::view(owner.as_any(), tensor.bytes(), tensor.dtype(), tensor.shape())?)?;
+            result
+                .set_item(&spec.name, array::view(owner.as_any(), tensor.bytes(), tensor.dtype(), tensor.shape())?)?;
         }
         Ok(result)
     }

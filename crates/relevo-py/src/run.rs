@@ -6,11 +6,7 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use relevo_core::trajectory;
 
-use crate::{
-    detach::detach,
-    episode::Episode,
-    error::to_python,
-};
+use crate::{detach::detach, episode::Episode, error::to_python};
 
 #[pyclass(frozen, module = "relevo")]
 pub(crate) struct Run {

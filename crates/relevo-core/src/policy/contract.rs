@@ -120,7 +120,10 @@ impl Contract {
             .map(|spec| input_contract(path, spec, roles.get(&spec.name)))
             .collect::<Result<Vec<_>>>()?;
         if !inputs.iter().any(|input| input.role == InputRole::Observation) {
-            return Err(Error::model_load(path, "no input is an observation; name one by roles={\"…\": \"observation\"}"));
+            return Err(Error::model_load(
+                path,
+                "no input is an observation; name one by roles={\"…\": \"observation\"}",
+            ));
         }
         let mut probe = Probe { path, model, session, inputs: &inputs };
         let (batch, shapes) = probe.batch()?;
@@ -157,11 +160,8 @@ fn check_names(model: &dyn Model, roles: &BTreeMap<String, String>) -> Result<()
 }
 
 fn input_contract(path: &Path, spec: &TensorSpec, role: Option<&String>) -> Result<InputContract> {
-    let (role, reason) = if let Some(role) = role {
-        (role.parse()?, "given by `roles`")
-    } else {
-        convention::input_role(&spec.name)
-    };
+    let (role, reason) =
+        if let Some(role) = role { (role.parse()?, "given by `roles`") } else { convention::input_role(&spec.name) };
     let is_dynamic = |dim: &Dim| matches!(dim, Dim::Dynamic(_));
     let batch_axis = match role {
         // States of torch's recurrent layers are [layers, batch, width]: the batch is the axis that is not fixed.

@@ -42,11 +42,8 @@ pub enum OutputRole {
     Other,
 }
 
-const INPUT_ROLES: [(InputRole, &str); 3] = [
-    (InputRole::Observation, "observation"),
-    (InputRole::ActionMask, "action_mask"),
-    (InputRole::State, "state"),
-];
+const INPUT_ROLES: [(InputRole, &str); 3] =
+    [(InputRole::Observation, "observation"), (InputRole::ActionMask, "action_mask"), (InputRole::State, "state")];
 
 const OUTPUT_ROLES: [(OutputRole, &str); 11] = [
     (OutputRole::Action, "action"),

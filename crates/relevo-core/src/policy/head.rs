@@ -191,15 +191,14 @@ impl Head {
                 let logits = floats(&outputs[at], &mut scratch.floats);
                 refuse_nan(logits, width)?;
                 let draws = self.kind == HeadKind::Categorical && request.deterministic != Some(true);
-                let pick = if draws {
-                    Pick::Draw { seed: request.seed, streams: request.streams }
-                } else {
-                    Pick::Largest
-                };
+                let pick =
+                    if draws { Pick::Draw { seed: request.seed, streams: request.streams } } else { Pick::Largest };
                 let actions = bytemuck::cast_slice_mut(rows.actions);
-                pick_discrete(logits, request.mask, width, pick, actions, rows.log_probs, &mut scratch.sampling).map_err(
-                    |row| HeadError::Row { row, what: "gave logits without one finite, largest value for".into() },
-                )?;
+                pick_discrete(logits, request.mask, width, pick, actions, rows.log_probs, &mut scratch.sampling)
+                    .map_err(|row| HeadError::Row {
+                        row,
+                        what: "gave logits without one finite, largest value for".into(),
+                    })?;
             }
             Reads::Gaussian { mean, log_std, width } => {
                 let means = floats(&outputs[mean], &mut scratch.floats);
@@ -340,7 +339,10 @@ impl Builder<'_> {
         if output.batch_axis == Some(0) {
             return Ok((index, output));
         }
-        Err(Error::Contract(format!("output `{}` has no rows for actors: its batch axis is not the first", output.spec.name)))
+        Err(Error::Contract(format!(
+            "output `{}` has no rows for actors: its batch axis is not the first",
+            output.spec.name
+        )))
     }
 
     fn float_width(&self, output: &OutputContract) -> Result<usize> {

@@ -16,6 +16,6 @@ pub use contract::{Batch, Contract, InputContract, OutputContract};
 pub use convention::{InputRole, OutputRole};
 pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};
 pub use loaded::LoadedModel;
-pub use slot::{PolicySlot, PolicyStats, PolicyVersion};
 pub(crate) use sampling::first_nan_row;
+pub use slot::{PolicySlot, PolicyStats, PolicyVersion};
 pub use worker::Worker;

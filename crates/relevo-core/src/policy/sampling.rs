@@ -2,16 +2,20 @@
 
 use wide::f32x8;
 
-use super::random::{Stream, open_unit, philox, unit};
+use super::random::{Stream, open_unit, philox, philox_words, unit};
 
 /// Buffers that heads reuse from call to call.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    logits: Vec<f32>,
-    weights: Vec<f32>,
-    totals: Vec<f32>,
+    logits: Vec<f32x8>,
+    relative: Vec<f32x8>,
+    deviations: Vec<f32>,
     normals: Vec<f32>,
+    angles: Vec<f32>,
 }
+
+/// Rows that are worked on at a time.
+const LANES: usize = 8;
 
 /// How a discrete action is picked from its logits.
 #[derive(Clone, Copy)]
@@ -24,25 +28,16 @@ pub(crate) enum Pick<'a> {
 
 /// The index of the first NaN's row, if there is one.
 pub(crate) fn first_nan_row(values: &[f32], width: usize) -> Option<usize> {
-    // Counted without branches, which the compiler turns into SIMD; the search runs only where there is one.
-    let has_nan = |chunk: &[f32]| chunk.iter().map(|value| u32::from(value.is_nan())).sum::<u32>() > 0;
+    // Without branches, so that the compiler uses SIMD; the search runs only where there is one.
+    let has_nan = |chunk: &[f32]| chunk.iter().fold(0, |any, value| any | u32::from(value.is_nan())) != 0;
     let chunk = values.chunks(1024).position(has_nan)?;
     values.iter().skip(chunk * 1024).position(|value| value.is_nan()).map(|index| (chunk * 1024 + index) / width)
 }
 
-/// Sets the logits of masked actions to −∞. `mask` has one byte a logit, 0 where the action is not allowed.
-pub(crate) fn mask_logits<'a>(logits: &'a [f32], mask: Option<&[u8]>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
-    let Some(mask) = mask else { return logits };
-    scratch.clear();
-    scratch.extend(
-        logits.iter().zip(mask).map(|(logit, allowed)| if *allowed == 0 { f32::NEG_INFINITY } else { *logit }),
-    );
-    scratch
-}
-
-/// Picks an action from each row of `logits` (`actions.len()` rows of `width`).
+/// Picks an action from each row of `logits` (`actions.len()` rows of `width`). Where `mask` (one byte a logit) is 0, the
+/// logit counts as −∞. With `log_probs`, the log-probability of the picked action under softmax(logits) goes there.
 ///
-/// With `log_probs`, the log-probability of the picked action under softmax(logits) goes there.
+/// Eight rows are worked on at a time, one in each lane, so what a row gives does not depend on its neighbours.
 ///
 /// # Errors
 /// The first row whose logits are no distribution: all of them −∞, or one +∞.
@@ -52,79 +47,75 @@ pub(crate) fn pick_discrete(
     width: usize,
     pick: Pick<'_>,
     actions: &mut [i64],
-    log_probs: Option<&mut [f32]>,
+    mut log_probs: Option<&mut [f32]>,
     scratch: &mut Scratch,
 ) -> Result<(), usize> {
-    let logits = mask_logits(logits, mask, &mut scratch.logits);
-    if let Pick::Largest = pick {
-        for (index, (row, action)) in logits.chunks_exact(width).zip(&mut *actions).enumerate() {
-            let best = largest(row);
-            if row[best] == f32::NEG_INFINITY {
-                return Err(index);
+    let rows = actions.len();
+    let softmax = log_probs.is_some() || matches!(pick, Pick::Draw { .. });
+    let logit = |row: usize, choice: usize| {
+        let cell = row * width + choice;
+        if mask.is_some_and(|mask| mask[cell] == 0) { f32::NEG_INFINITY } else { logits[cell] }
+    };
+    for first in (0..rows).step_by(LANES) {
+        let lanes = LANES.min(rows - first);
+        // Lanes beyond the last row repeat it.
+        let row = |lane: usize| first + lane.min(lanes - 1);
+        let choices = &mut scratch.logits;
+        choices.clear();
+        choices.extend((0..width).map(|choice| f32x8::from(std::array::from_fn(|lane| logit(row(lane), choice)))));
+        let top = choices.iter().copied().fold(f32x8::splat(f32::NEG_INFINITY), f32x8::fast_max);
+        // Softmax weights relative to the largest, where a distribution is asked for.
+        let relative = &mut scratch.relative;
+        relative.clear();
+        let mut total = f32x8::ZERO;
+        if softmax {
+            relative.extend(choices.iter().map(|logit| (*logit - top).exp()));
+            total = relative.iter().copied().fold(total, |sum, weight| sum + weight);
+        }
+        let proof = if softmax { total } else { top };
+        if let Some(lane) = proof.to_array()[..lanes].iter().position(|value| !value.is_finite()) {
+            return Err(first + lane);
+        }
+        let picked = match pick {
+            Pick::Largest => first_equal(choices, top),
+            Pick::Draw { seed, streams } => {
+                let words = philox_words(seed, std::array::from_fn(|lane| streams[row(lane)]));
+                first_beyond(relative, f32x8::from(words.map(unit)) * total)
             }
-            *action = best as i64;
+        };
+        for lane in 0..lanes {
+            actions[first + lane] = picked[lane] as i64;
         }
-        if log_probs.is_none() {
-            return Ok(());
-        }
-    }
-    // The softmax weights of every row, relative to the row's largest logit.
-    scratch.weights.clear();
-    for row in logits.chunks_exact(width) {
-        let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        scratch.weights.extend(row.iter().map(|logit| logit - top));
-    }
-    let shifted = &mut scratch.logits;
-    if log_probs.is_some() {
-        shifted.clear();
-        shifted.extend_from_slice(&scratch.weights);
-    }
-    map(&mut scratch.weights, f32x8::exp);
-    scratch.totals.clear();
-    scratch.totals.extend(scratch.weights.chunks_exact(width).map(|row| row.iter().sum::<f32>()));
-    if let Some(row) = scratch.totals.iter().position(|total| !total.is_finite()) {
-        return Err(row);
-    }
-    if let Pick::Draw { seed, streams } = pick {
-        let rows = scratch.weights.chunks_exact(width).zip(&scratch.totals).zip(streams);
-        for (((row, total), stream), action) in rows.zip(&mut *actions) {
-            *action = draw(row, *total, unit(philox(seed, *stream, 0))) as i64;
-        }
-    }
-    if let Some(log_probs) = log_probs {
-        map(&mut scratch.totals, f32x8::ln);
-        let rows = shifted.chunks_exact(width).zip(&scratch.totals).zip(actions);
-        for (log_prob, ((row, log_total), action)) in log_probs.iter_mut().zip(rows) {
-            *log_prob = row[*action as usize] - log_total;
+        if let Some(log_probs) = &mut log_probs {
+            let (top, log_total) = (top.to_array(), total.ln().to_array());
+            for lane in 0..lanes {
+                let row = first + lane;
+                log_probs[row] = logit(row, picked[lane] as usize) - top[lane] - log_total[lane];
+            }
         }
     }
     Ok(())
 }
 
-fn largest(row: &[f32]) -> usize {
-    let mut best = 0;
-    for (index, value) in row.iter().enumerate() {
-        if *value > row[best] {
-            best = index;
-        }
+/// In each lane, the first choice whose logit is the largest.
+fn first_equal(logits: &[f32x8], top: f32x8) -> [f32; LANES] {
+    let mut found = f32x8::ZERO;
+    for (choice, logit) in logits.iter().enumerate().rev() {
+        found = logit.simd_eq(top).select(f32x8::splat(choice as f32), found);
     }
-    best
+    found.to_array()
 }
 
-/// The action whose interval of the cumulated weights holds `uniform`; never one of weight zero.
-fn draw(weights: &[f32], total: f32, uniform: f64) -> usize {
-    let mut left = uniform * f64::from(total);
-    let mut last = 0;
-    for (index, weight) in weights.iter().enumerate() {
-        if *weight > 0.0 {
-            last = index;
-            left -= f64::from(*weight);
-            if left < 0.0 {
-                break;
-            }
-        }
+/// In each lane, the choice in whose interval of the cumulated weights `point` lies; never one of weight zero.
+fn first_beyond(weights: &[f32x8], point: f32x8) -> [f32; LANES] {
+    let (mut sum, mut passed, mut last) = (f32x8::ZERO, f32x8::ZERO, f32x8::ZERO);
+    for (choice, weight) in weights.iter().enumerate() {
+        sum += *weight;
+        passed += sum.simd_le(point).select(f32x8::ONE, f32x8::ZERO);
+        last = weight.simd_gt(f32x8::ZERO).select(f32x8::splat(choice as f32), last);
     }
-    last
+    // Rounding may put the point on the very end.
+    passed.fast_min(last).to_array()
 }
 
 /// Writes Gaussian actions into `actions` (rows of `width`, holding the means when called) and their log-densities:
@@ -139,17 +130,17 @@ pub(crate) fn pick_gaussian(
     scratch: &mut Scratch,
 ) {
     let half_log_two_pi = 0.918_938_5_f32;
-    scratch.weights.clear();
-    scratch.weights.extend_from_slice(log_std);
-    map(&mut scratch.weights, f32x8::exp);
+    scratch.deviations.clear();
+    scratch.deviations.extend_from_slice(log_std);
+    map(&mut scratch.deviations, f32x8::exp);
     let normals = &mut scratch.normals;
     normals.clear();
     match draw {
-        Some((seed, streams)) => standard_normals(seed, streams, width, normals, &mut scratch.logits),
+        Some((seed, streams)) => standard_normals(seed, streams, width, normals, &mut scratch.angles),
         None => normals.resize(actions.len(), 0.0),
     }
     let rows = actions.chunks_exact_mut(width).zip(normals.chunks_exact(width)).zip(log_probs);
-    let parameters = log_std.chunks_exact(width).zip(scratch.weights.chunks_exact(width)).cycle();
+    let parameters = log_std.chunks_exact(width).zip(scratch.deviations.chunks_exact(width)).cycle();
     for (((action, normal), log_prob), (log_std, std)) in rows.zip(parameters) {
         let mut sum = 0.0;
         for column in 0..width {
@@ -283,7 +274,8 @@ mod tests {
         let logits = [1.0, 5.0, 5.0, 9.0, 2.0, 9.0];
         let mut actions = [0; 2];
         let mut pick = |mask: Option<&[u8]>| {
-            pick_discrete(&logits, mask, 3, Pick::Largest, &mut actions, None, &mut Scratch::default()).map(|()| actions)
+            pick_discrete(&logits, mask, 3, Pick::Largest, &mut actions, None, &mut Scratch::default())
+                .map(|()| actions)
         };
         assert_eq!(pick(None), Ok([1, 0]));
         assert_eq!(pick(Some(&[1, 0, 1, 0, 1, 0])), Ok([2, 1]));
@@ -294,7 +286,8 @@ mod tests {
         let streams = streams(2, 0);
         for pick in [Pick::Largest, Pick::Draw { seed: 1, streams: &streams }] {
             let logits = [0.0, 1.0, f32::NEG_INFINITY, f32::NEG_INFINITY];
-            let picked = pick_discrete(&logits, None, 2, pick, &mut [0; 2], Some(&mut [0.0; 2]), &mut Scratch::default());
+            let picked =
+                pick_discrete(&logits, None, 2, pick, &mut [0; 2], Some(&mut [0.0; 2]), &mut Scratch::default());
             assert_eq!(picked, Err(1));
         }
         let pick = Pick::Draw { seed: 1, streams: &streams };

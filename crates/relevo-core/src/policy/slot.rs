@@ -140,7 +140,13 @@ impl PolicyVersion {
         let random_graph = !loaded.model.facts().random_ops.is_empty();
         let head = Head::new(head, &loaded.contract, random_graph, keep_outputs)?;
         let schema = Arc::new(step_schema(&loaded, &head));
-        Ok(Self { version, loaded, head, schema, idle: IdleWorkers { workers: Mutex::default(), birthplace: Birthplace::here() } })
+        Ok(Self {
+            version,
+            loaded,
+            head,
+            schema,
+            idle: IdleWorkers { workers: Mutex::default(), birthplace: Birthplace::here() },
+        })
     }
 
     /// How many actions a mask speaks of; `None` where the policy can use no mask.
@@ -180,8 +186,7 @@ impl std::fmt::Debug for IdleWorkers {
 }
 
 fn step_schema(loaded: &LoadedModel, head: &Head) -> StepSchema {
-    let inputs: Vec<_> =
-        loaded.contract.inputs.iter().filter(|input| input.role == InputRole::Observation).collect();
+    let inputs: Vec<_> = loaded.contract.inputs.iter().filter(|input| input.role == InputRole::Observation).collect();
     let observations = inputs
         .iter()
         .map(|input| ColumnSpec {

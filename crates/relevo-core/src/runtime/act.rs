@@ -144,7 +144,9 @@ impl ActCall<'_> {
         self.masked = true;
         let work = work(&mut self.guard)?;
         let width = work.layout.mask.unwrap_or(0);
-        if let Some(row) = mask.chunks_exact(width.max(1)).position(|choices| choices.iter().all(|allowed| *allowed == 0)) {
+        if let Some(row) =
+            mask.chunks_exact(width.max(1)).position(|choices| choices.iter().all(|allowed| *allowed == 0))
+        {
             return Err(Error::Contract(format!(
                 "the mask of actor {} (row {row}) allows no action; at least one of the {width} must be allowed",
                 self.group.actors[row].id()
@@ -295,7 +297,10 @@ impl Work {
             Recording::All => flags.fill(recorded),
             Recording::Nothing => flags.fill(unrecorded),
             Recording::Rows(rows) => match &self.order {
-                None => flags.iter_mut().zip(rows).for_each(|(flag, row)| *flag = if *row == 0 { unrecorded } else { recorded }),
+                None => flags
+                    .iter_mut()
+                    .zip(rows)
+                    .for_each(|(flag, row)| *flag = if *row == 0 { unrecorded } else { recorded }),
                 Some(order) => {
                     for (flag, row) in flags.iter_mut().zip(order) {
                         *flag = if rows[*row as usize] == 0 { unrecorded } else { recorded };
@@ -325,7 +330,8 @@ impl Work {
         let outputs = raw.map(|ran| {
             let named = ran.version.head.wanted().iter().zip(ran.worker.outputs());
             let contract = &ran.version.loaded.contract;
-            let copies = named.map(|(index, tensor)| (contract.outputs[*index].spec.name.clone(), copy(tensor))).collect();
+            let copies =
+                named.map(|(index, tensor)| (contract.outputs[*index].spec.name.clone(), copy(tensor))).collect();
             ran.version.check_in(ran.worker);
             copies
         });

@@ -217,15 +217,22 @@ impl Agent {
     }
 
     fn run_info(&self) -> RunInfo {
-        let models = self.shared.table.read().policies.iter().map(|policy| {
-            let version = policy.current();
-            crate::trajectory::ModelInfo {
-                policy: policy.name().to_string(),
-                path: version.loaded.path.display().to_string(),
-                sha256: version.loaded.model.facts().sha256.clone(),
-                format: version.loaded.model.format().to_string(),
-            }
-        }).collect();
+        let models = self
+            .shared
+            .table
+            .read()
+            .policies
+            .iter()
+            .map(|policy| {
+                let version = policy.current();
+                crate::trajectory::ModelInfo {
+                    policy: policy.name().to_string(),
+                    path: version.loaded.path.display().to_string(),
+                    sha256: version.loaded.model.facts().sha256.clone(),
+                    format: version.loaded.model.format().to_string(),
+                }
+            })
+            .collect();
         RunInfo::new(self.config.seed, self.config.description.clone(), models)
     }
 
@@ -331,7 +338,10 @@ impl Agent {
     pub fn add_policy(&self, policy: Arc<PolicySlot>) -> Result<()> {
         let mut table = self.shared.table.write();
         if table.policies.iter().any(|known| known.name() == policy.name()) {
-            return Err(Error::Config(format!("another policy is named `{}`; give it a name of its own", policy.name())));
+            return Err(Error::Config(format!(
+                "another policy is named `{}`; give it a name of its own",
+                policy.name()
+            )));
         }
         table.policies.push(policy);
         Ok(())
@@ -354,7 +364,8 @@ impl Agent {
             return Err(Error::Config("a handle needs at least one actor, but no id was given".into()));
         };
         let same = |group: &ActorGroup| {
-            group.actors.len() == actors.len() && group.actors.iter().zip(&actors).all(|(left, right)| Arc::ptr_eq(left, right))
+            group.actors.len() == actors.len()
+                && group.actors.iter().zip(&actors).all(|(left, right)| Arc::ptr_eq(left, right))
         };
         if let Some((group, _)) = &first.home.lock().group
             && same(group)

@@ -43,7 +43,10 @@ impl AgentConfig {
         }
         for (index, policy) in self.policies.iter().enumerate() {
             if self.policies[..index].iter().any(|other| other.name() == policy.name()) {
-                return Err(Error::Config(format!("two policies are named `{}`; give each a name of its own", policy.name())));
+                return Err(Error::Config(format!(
+                    "two policies are named `{}`; give each a name of its own",
+                    policy.name()
+                )));
             }
         }
         Ok(())

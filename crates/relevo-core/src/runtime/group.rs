@@ -9,11 +9,7 @@ use std::sync::{Arc, Weak};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{
-    actor::Actor,
-    agent::AgentShared,
-    results::ResultsRing,
-};
+use super::{actor::Actor, agent::AgentShared, results::ResultsRing};
 use crate::{
     error::{Error, Result},
     policy::{PolicySlot, random::Stream},
@@ -191,9 +187,7 @@ impl Work {
         });
         Ok(Self {
             policies,
-            streams: columns()
-                .map(|actor| Stream { actor: actor.ordinal, draw: actor.home.lock().draws })
-                .collect(),
+            streams: columns().map(|actor| Stream { actor: actor.ordinal, draw: actor.home.lock().draws }).collect(),
             block: Block::new(layout.clone(), layout.capacity_after(0)),
             spares: Arc::new(ArrayQueue::new(SPARES)),
             open_row: None,

@@ -40,7 +40,8 @@ impl Memory {
         }
         self.bytes += episode.bytes();
         self.episodes.push_back(episode);
-        while self.episodes.len() > self.limit.trajectories || (self.bytes > self.limit.bytes && self.episodes.len() > 1)
+        while self.episodes.len() > self.limit.trajectories
+            || (self.bytes > self.limit.bytes && self.episodes.len() > 1)
         {
             if let Some(oldest) = self.episodes.pop_front() {
                 self.bytes -= oldest.bytes();

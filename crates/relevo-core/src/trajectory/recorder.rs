@@ -116,12 +116,8 @@ impl Recorder {
             failure: Mutex::default(),
             failed: AtomicBool::new(false),
         });
-        let recorder = Arc::new(Self {
-            sender,
-            shared: shared.clone(),
-            thread: Mutex::default(),
-            birthplace: Birthplace::here(),
-        });
+        let recorder =
+            Arc::new(Self { sender, shared: shared.clone(), thread: Mutex::default(), birthplace: Birthplace::here() });
         let worker = Worker {
             receiver,
             shared,
@@ -268,8 +264,7 @@ impl Worker {
             for column in segment.from..segment.until {
                 let mut from = None;
                 for row in 0..=block.rows {
-                    let flags =
-                        Flags(if row < block.rows { block.flags[row * columns + column] } else { 0 });
+                    let flags = Flags(if row < block.rows { block.flags[row * columns + column] } else { 0 });
                     if flags.has(Flags::RECORDED) {
                         from.get_or_insert(row);
                         if !flags.ended() {

@@ -1,0 +1,70 @@
+"""The command line `relevo`.
+
+Exit codes: 0 when all went well; 1 when something could not be done, with one line `error: …` on standard error; 2 when the
+command was not understood; 130 after Ctrl-C, with what was recorded so far kept and reported.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from relevo import RelevoError, __version__
+from relevo.cli.inspect import inspect
+from relevo.cli.run import run
+from relevo.cli.terminal import print_error
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+app = typer.Typer(
+    name="relevo",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(no_args_is_help=True)(run)
+app.command(no_args_is_help=True)(inspect)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"relevo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def relevo(
+    version: Annotated[  # noqa: ARG001 : its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Runs exported policies in many environments at once, and writes down every step.
+
+    [bold]What does a model take and give?[/bold]
+
+        relevo inspect policy.onnx
+
+    [bold]Run it in 64 environments, and record into the folder runs/a:[/bold]
+
+        relevo run --policy policy.onnx --env CartPole-v1 --out runs/a
+
+    [bold]Read what was recorded, in Python:[/bold]
+
+        for episode in relevo.open_run("runs/a").episodes(): ...
+    """
+
+
+def main() -> None:
+    """Runs the command that `sys.argv` names, and exits."""
+    try:
+        app()
+    except RelevoError as error:
+        print_error(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

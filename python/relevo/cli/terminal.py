@@ -1,0 +1,62 @@
+"""What all commands share: the two output streams, and how things look on them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROLE_HELP = (
+    "What an input or output is taken for, where its name does not tell: [bold]name=role[/bold], such as "
+    "obs=observation. May be given several times."
+)
+
+
+def output() -> Console:
+    """Standard output: what was asked for."""
+    return Console(highlight=False)
+
+
+def messages() -> Console:
+    """Standard error: progress and errors."""
+    return Console(stderr=True, highlight=False)
+
+
+def print_error(text: str) -> None:
+    """Prints an error as one message."""
+    # Unwrapped: paths and commands in it can be copied, and programs find it in one line.
+    messages().print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """Prints one JSON object on standard output."""
+    typer.echo(json.dumps(values, indent=2, allow_nan=False))
+
+
+def parse_roles(given: Sequence[str]) -> dict[str, str]:
+    """`name=role` pairs as a dict."""
+    roles = {}
+    for pair in given:
+        name, separator, role = pair.partition("=")
+        if not (name and separator and role):
+            raise typer.BadParameter(f"expected name=role, such as obs=observation, but {pair!r} came")
+        roles[name] = role
+    return roles
+
+
+def facts(rows: Sequence[tuple[str, str | Text]], title: str | None = None) -> Table:
+    """A table of names and values."""
+    table = Table(box=box.SIMPLE, show_header=False, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table

@@ -1,0 +1,279 @@
+"""Vector environments: making them, how they reset, and whether a policy's observations and actions fit them."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from relevo.errors import ConfigError, ContractError, EnvironmentError  # noqa: A004 : the name that users see
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    import gymnasium
+
+    from relevo._core import ActionBatch
+
+Autoreset: TypeAlias = Literal["same_step", "next_step", "disabled"]
+"""When an environment resets by itself: in the step that ends an episode, in the one after, or never."""
+
+VectorEnv: TypeAlias = "gymnasium.vector.VectorEnv[Any, Any, Any]"
+Actions: TypeAlias = npt.NDArray[Any]
+Observations: TypeAlias = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
+
+
+def make_vector(
+    env: str | Callable[..., gymnasium.Env[Any, Any]] | VectorEnv,
+    num_envs: int,
+    **options: object,
+) -> VectorEnv:
+    """`num_envs` copies of an environment, stepped one after the other, that reset in the step that ends an episode.
+
+    Args:
+        env: an id that Gymnasium knows, or a function that makes one environment. A `VectorEnv` is given back as it is.
+        num_envs: how many.
+        **options: handed to the environment.
+
+    Raises:
+        EnvironmentError: the id is not known, the environment cannot be made, or Gymnasium is not installed.
+    """
+    gymnasium = _import_gymnasium()
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        if env.num_envs != num_envs or options:
+            raise EnvironmentError(
+                f"the vector environment is made already, with {env.num_envs} environments; neither {num_envs} of them "
+                "nor other options can be asked for here"
+            )
+        return cast("VectorEnv", env)
+    if num_envs < 1:
+        raise ConfigError(f"num_envs must be at least 1, but is {num_envs}")
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP
+    try:
+        if isinstance(env, str):
+            made = gymnasium.make_vec(
+                env, num_envs, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, **options
+            )
+        else:
+            make = functools.partial(cast("Callable[..., Any]", env), **options)
+            made = gymnasium.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
+    except gymnasium.error.UnregisteredEnv as error:
+        raise EnvironmentError(_unknown_id(str(env), str(error), gymnasium.registry)) from None
+    except Exception as error:
+        # Whatever its author's code raised, with the hint at what to install where Gymnasium gives one.
+        raise EnvironmentError(f"the environment {env!r} cannot be made: {error}") from error
+    return cast("VectorEnv", made)
+
+
+def _import_gymnasium() -> ModuleType:
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise EnvironmentError(
+            f'making environments needs Gymnasium ({error}); install it by: pip install "relevo[envs]"'
+        ) from error
+    return gymnasium
+
+
+def _unknown_id(env: str, reason: str, known: dict[str, Any]) -> str:
+    # Names are compared without case: `cartpole-v1` is a slip of the shift key.
+    by_lower = {name.lower(): name for name in known}
+    close = [by_lower[name] for name in difflib.get_close_matches(env.lower(), by_lower, n=3)]
+    advice = f"did you mean {', '.join(close)}?" if close else "gymnasium.pprint_registry() lists those that are."
+    return (
+        f'the environment "{env}" is not known; {advice} For one that another package registers, give its module as '
+        f"well, as module:id. Gymnasium says: {reason}"
+    )
+
+
+def autoreset_mode(envs: VectorEnv, given: gymnasium.vector.AutoresetMode | str | None = None) -> Autoreset:
+    """How `envs` reset, from their metadata; `given`, Gymnasium's `AutoresetMode` or its name, goes before.
+
+    Raises:
+        EnvironmentError: they do not say it.
+    """
+    mode: object = given
+    if mode is None:
+        mode = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
+    if mode is None and hasattr(envs, "all_env_ids"):
+        return "next_step"  # EnvPool, whose older versions do not say it
+    # Enumeration members, their names and their values: NEXT_STEP, "next_step", "NextStep".
+    name = str(getattr(mode, "value", mode)).replace("_", "").lower()
+    modes: dict[str, Autoreset] = {"samestep": "same_step", "nextstep": "next_step", "disabled": "disabled"}
+    if name not in modes:
+        came = "their metadata name none" if mode is None else f"{mode!r} came"
+        raise EnvironmentError(
+            f"the environments' autoreset mode must be SAME_STEP, NEXT_STEP or DISABLED, but {came}; say it by "
+            "collect(…, autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP), or what it is"
+        )
+    return modes[name]
+
+
+def number_of(envs: VectorEnv) -> int:
+    """How many environments `envs` are.
+
+    Raises:
+        EnvironmentError: they are no vector environment, or one that steps a part of them at a time.
+    """
+    config = getattr(envs, "config", None)
+    count = getattr(envs, "num_envs", None) or (config.get("num_envs") if isinstance(config, dict) else None)
+    if not isinstance(count, int):
+        raise EnvironmentError(
+            f"collect needs a vector environment, but {type(envs).__name__} came, which has no num_envs; "
+            "relevo.environments.make_vector makes one of an environment"
+        )
+    if isinstance(config, dict) and config.get("batch_size", count) != count:
+        raise EnvironmentError(
+            f"the EnvPool environments are asynchronous: {config['batch_size']} of {count} answer at a time; make them "
+            "without batch_size"
+        )
+    return count
+
+
+def reset(envs: VectorEnv, seed: int | None) -> Observations:
+    """Resets all of `envs`; gives their observations.
+
+    Raises:
+        EnvironmentError: they observe a tuple.
+        ConfigError: a seed was given to EnvPool environments, which take theirs when they are made.
+    """
+    if seed is not None and hasattr(envs, "all_env_ids"):
+        raise ConfigError("EnvPool takes its seed when it makes the environments: envpool.make_gymnasium(…, seed=…)")
+    obs, _ = envs.reset() if seed is None else envs.reset(seed=seed)
+    if isinstance(obs, tuple):
+        raise EnvironmentError(
+            "the environments observe a tuple, which has no names to give to the policy's inputs; wrap them so that "
+            "they observe a dict by the inputs' names"
+        )
+    return cast("Observations", obs)
+
+
+def act_and_cast(
+    act: Callable[[Any], ActionBatch], obs: Observations
+) -> tuple[ActionBatch, Callable[[Observations], Observations] | None]:
+    """The first action, and the cast of observations that it took: None where they go in as they are.
+
+    The casts that are tried: floats of another width (MuJoCo's float64) and uint8 (images) to what policies take.
+    """
+    try:
+        return act(obs), None
+    except ContractError:
+        # A call that is refused leaves no trace, so the next cast can be tried.
+        for kinds, dtype in (("f", np.float32), ("fu", np.float32), ("f", np.float64)):
+            attempt = functools.partial(_cast, kinds=kinds, dtype=dtype)
+            try:
+                return act(attempt(obs)), attempt
+            except ContractError:
+                continue
+        raise
+
+
+def _cast(obs: Observations, kinds: str, dtype: npt.DTypeLike) -> Observations:
+    if isinstance(obs, dict):
+        return {name: cast("npt.NDArray[Any]", _cast(array, kinds, dtype)) for name, array in obs.items()}
+    return obs.astype(dtype, copy=False) if obs.dtype.kind in kinds else obs
+
+
+def fill_final(
+    cast_obs: Observations, final_obs: npt.NDArray[np.object_] | None, ended: npt.NDArray[np.bool_]
+) -> Observations | None:
+    """Gymnasium's final observations as arrays of the types of `cast_obs`; rows that have not ended are meaningless.
+
+    Single environments often give float64 where their space says float32, and the vector hands that on as it came.
+    """
+    if final_obs is None:
+        return None
+    if isinstance(cast_obs, dict):
+        filled = {name: np.empty_like(array) for name, array in cast_obs.items()}
+        for row in np.flatnonzero(ended):
+            for name, array in filled.items():
+                array[row] = final_obs[row][name]
+        return dict(filled)
+    whole = np.empty_like(cast_obs)
+    for row in np.flatnonzero(ended):
+        whole[row] = final_obs[row]
+    return whole
+
+
+def fit_actions(envs: VectorEnv, first: Actions) -> Callable[[Actions], Actions]:
+    """A function that makes of a policy's actions what `envs.step` takes.
+
+    Discrete actions are checked, and shifted by the space's `start`. Those for a `Box` are cast to its type and
+    otherwise left alone: the environment decides what becomes of a value outside its bounds.
+
+    Args:
+        envs: the environments.
+        first: the policy's first actions, `[N, …]`.
+
+    Raises:
+        EnvironmentError: the actions do not fit the action space, or this kind of space is not known.
+    """
+    space: Any = getattr(envs, "single_action_space", None)
+    if space is None:
+        space = envs.action_space  # older versions of EnvPool
+    kind = type(space).__name__
+    integers, row_shape = first.dtype.kind in "iu", first.shape[1:]
+    came = f"the policy gives {first.dtype} of shape {row_shape} for each actor"
+    if kind == "Discrete":
+        if not (integers and row_shape in {(), (1,)}):
+            raise EnvironmentError(
+                f"the environment takes one of {space.n} actions ({space}), but {came}; choose a policy with {space.n} "
+                'logits, or a head that gives whole numbers: "categorical" or "argmax"'
+            )
+        return functools.partial(_discrete, choices=int(space.n), start=int(space.start), squeeze=row_shape == (1,))
+    if kind in {"MultiDiscrete", "MultiBinary"}:
+        if not (integers and row_shape == space.shape):
+            raise EnvironmentError(
+                f"the environment takes whole numbers of shape {space.shape} ({space}), but {came}; choose a policy "
+                "that was made for this environment"
+            )
+        choices = space.nvec if kind == "MultiDiscrete" else np.full(space.shape, 2)
+        return functools.partial(_multi_discrete, choices=choices, start=getattr(space, "start", None))
+    if kind == "Box":
+        if first.dtype.kind != space.dtype.kind or _without_ones(row_shape) != _without_ones(space.shape):
+            raise EnvironmentError(
+                f"the environment takes {space.dtype} of shape {space.shape} ({space}), but {came}; choose a policy "
+                'that was made for this environment, or another head: "gaussian" or "raw"'
+            )
+        return functools.partial(_box, dtype=space.dtype, shape=None if row_shape == space.shape else space.shape)
+    raise EnvironmentError(
+        f"the action space {space} is of a kind that collect does not know; it takes Discrete, MultiDiscrete, "
+        "MultiBinary and Box. Wrap the environment, or write the loop with actors.act and actors.observe"
+    )
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def _discrete(actions: Actions, choices: int, start: int, squeeze: bool) -> Actions:
+    if squeeze:
+        actions = actions[:, 0]
+    highest = int(actions.max())
+    if highest >= choices or int(actions.min()) < 0:
+        raise EnvironmentError(
+            f"the environment takes one of {choices} actions, numbered from 0, but the policy chose "
+            f"{highest if highest >= choices else int(actions.min())}; choose a policy with {choices} logits"
+        )
+    return actions + start if start else actions
+
+
+def _multi_discrete(actions: Actions, choices: npt.NDArray[Any], start: npt.NDArray[Any] | None) -> Actions:
+    outside = (actions < 0) | (actions >= choices)
+    if outside.any():
+        row = int(np.flatnonzero(outside.reshape(len(actions), -1).any(axis=1))[0])
+        raise EnvironmentError(
+            f"the environment takes actions below {choices.tolist()}, but the policy chose {actions[row].tolist()}; "
+            "choose a policy that was made for this environment"
+        )
+    return actions if start is None else actions + start
+
+
+def _box(actions: Actions, dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> Actions:
+    if shape is not None:
+        actions = actions.reshape(len(actions), *shape)
+    return actions.astype(dtype, copy=False)
