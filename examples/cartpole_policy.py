@@ -1,6 +1,6 @@
 """Writes a policy that balances CartPole-v1: a linear controller, as an ONNX graph. Nothing is trained.
 
-    python examples/cartpole_policy.py cartpole.onnx
+python examples/cartpole_policy.py cartpole.onnx
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The command line `relevo`.
 
-Exit codes: 0 when all went well; 1 when something could not be done, with one line `error: …` on standard error; 2 when the
-command was not understood; 130 after Ctrl-C, with what was recorded so far kept and reported.
+Exit codes: 0 when all went well; 1 when something could not be done, with one message `error: …` on standard error;
+2 when the command was not understood; 130 after Ctrl-C, with what was recorded so far kept and reported.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ import typer
 from relevo import RelevoError, __version__
 from relevo.cli.inspect import inspect
 from relevo.cli.run import run
-from relevo.cli.terminal import print_error
-
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it."""
+from relevo.cli.terminal import INTERRUPTED, print_error
 
 app = typer.Typer(
     name="relevo",
@@ -39,8 +36,8 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def relevo(
-    version: Annotated[  # noqa: ARG001 : its callback does the work
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Runs exported policies in many environments at once, and writes down every step.

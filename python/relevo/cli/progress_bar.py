@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 from rich.text import Text
 
 from relevo.cli.terminal import messages
@@ -59,7 +60,7 @@ class _Numbers(ProgressColumn):
     """Steps or episodes done, steps a second, and the mean return of late."""
 
     def __init__(self, unit: str) -> None:
-        super().__init__()
+        super().__init__(table_column=Column(no_wrap=True))
         self._unit = unit
 
     def render(self, task: Task) -> Text:

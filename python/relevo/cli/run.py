@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from rich.text import Text
+from rich.filesize import decimal
 
 from relevo.builder import AgentBuilder, Head
 from relevo.cli.progress_bar import ProgressBar
-from relevo.cli.terminal import ROLE_HELP, facts, output, parse_roles, print_json
+from relevo.cli.terminal import INTERRUPTED, ROLE_HELP, facts, messages, output, parse_roles, print_json
 from relevo.collection import collect
 from relevo.environments import make_vector
+from relevo.errors import RelevoError
 
 if TYPE_CHECKING:
     from relevo._core import Agent
@@ -55,42 +54,55 @@ class Report:
 
 
 def run(
-    policy: Annotated[Path, typer.Option(help="The model file, such as policy.onnx.", show_default=False)],
-    env: Annotated[str, typer.Option(help="Gymnasium's id of the environment.", show_default=False)],
-    actors: Annotated[int, typer.Option(min=1, help="How many environments, each with an actor.")] = 64,
+    *,
+    policy: Annotated[Path, typer.Option(metavar="FILE", help="The model, such as policy.onnx.", show_default=False)],
+    env: Annotated[str, typer.Option(metavar="ID", help="Gymnasium's id of the environment.", show_default=False)],
+    actors: Annotated[int, typer.Option(metavar="N", min=1, help="Environments, each with an actor.")] = 64,
     steps: Annotated[
-        int | None, typer.Option(min=1, help=f"Environment steps, over all actors; {DEFAULT_STEPS:,} if nothing is said.")
+        int | None,
+        typer.Option(metavar="N", min=1, help=f"Environment steps, over all actors; {DEFAULT_STEPS:,} if not given."),
     ] = None,
-    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes to finish, instead of --steps.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Episodes to finish, instead of --steps.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder to record into; without it nothing is recorded.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Folder to record into; nothing is recorded without it.")
     ] = None,
     head: Annotated[
         Head | None,
-        typer.Option(help="How actions come from the model's outputs; `relevo inspect` shows the default."),
+        typer.Option(
+            metavar="HEAD",
+            help="How actions come from the model's outputs: argmax, categorical, gaussian or raw. "
+            "`relevo inspect FILE` tells the default.",
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of environments and sampling; drawn if not given.")] = None,
-    device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Threads in one forward pass.")] = 1,
-    role: Annotated[list[str] | None, typer.Option(help=ROLE_HELP, metavar="NAME=ROLE")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Seed of environments and sampling; drawn if not given.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Where the model runs.")] = "cpu",
+    threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads in one forward pass.")] = 1,
+    role: Annotated[list[str] | None, typer.Option(metavar="NAME=ROLE", help=ROLE_HELP)] = None,
     deterministic: Annotated[
-        bool | None, typer.Option("--deterministic/--sample", help="Act without randomness, or sample.", show_default=False)
+        bool | None,
+        typer.Option(
+            "--deterministic/--sample", metavar="", help="Act without randomness, or sample.", show_default=False
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+    json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object on standard output.")] = False,
 ) -> None:
     """Lets a policy act in many copies of an environment, and records every step.
 
     [bold]200,000 steps of 64 actors, into runs/a:[/bold]
 
-        relevo run --policy policy.onnx --env CartPole-v1 --steps 200000 --out runs/a
+        relevo run --policy p.onnx --env CartPole-v1 --steps 200000 --out runs/a
 
     [bold]How good is it without randomness? 100 episodes, nothing recorded:[/bold]
 
-        relevo run --policy policy.onnx --env CartPole-v1 --episodes 100 --deterministic
+        relevo run --policy p.onnx --env CartPole-v1 --episodes 100 --deterministic
 
     [bold]In a script:[/bold]
 
-        relevo run --policy policy.onnx --env CartPole-v1 --seed 7 --json | jq .mean_return
+        relevo run --policy p.onnx --env CartPole-v1 --json | jq .mean_return
 
     Ctrl-C ends the run early and keeps what was recorded. Exit codes: 0 done, 1 error, 2 usage, 130 Ctrl-C.
     """
@@ -112,24 +124,81 @@ def run(
     interrupted = False
     try:
         with agent, bar:
-            collect(
-                agent,
-                envs,
-                steps=steps,
-                episodes=episodes,
-                seed=seed,
-                deterministic=deterministic,
-                progress=bar.show,
+            result = collect(
+                agent, envs, steps=steps, episodes=episodes, seed=seed, deterministic=deterministic, progress=bar.show
             )
     except KeyboardInterrupt:
         interrupted = True
+        if bar.so_far is None:
+            raise
+        result = bar.so_far.result()
+    except RelevoError:
+        if out is not None and agent.stats()["steps_recorded"]:
+            messages().print(f"The run ended early; what was recorded until then is in {out}", soft_wrap=True)
+        raise
     finally:
         envs.close()
-    if bar.so_far is not None:
-        report = _report(agent, bar.so_far.result(), policy, env, out, seed, interrupted)
-        if json:
-            print_json(asdict(report))
-        else:
-            _print(report)
+    report = _report(agent, result, policy=policy, env=env, out=out, seed=seed, interrupted=interrupted)
+    if json:
+        print_json(asdict(report))
+    else:
+        _print(report)
     if interrupted:
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _report(
+    agent: Agent, result: CollectResult, *, policy: Path, env: str, out: Path | None, seed: int, interrupted: bool
+) -> Report:
+    stats = agent.stats()
+    on_disk = out is not None
+    return Report(
+        policy=str(policy),
+        policy_version=stats["policies"]["default"]["version"],
+        env=env,
+        actors=stats["actors"],
+        seed=seed,
+        steps=result.steps,
+        episodes=result.episodes,
+        # JSON has no NaN.
+        mean_return=result.mean_return if result.episodes else None,
+        std_return=float(result.returns.std()) if result.episodes else None,
+        mean_length=result.mean_length if result.episodes else None,
+        seconds=result.seconds,
+        steps_per_second=result.steps_per_second,
+        out=str(out) if on_disk else None,
+        steps_recorded=stats["steps_recorded"] if on_disk else 0,
+        episodes_recorded=stats["episodes_recorded"] if on_disk else 0,
+        bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) if out is not None else 0,
+        interrupted=interrupted,
+    )
+
+
+def _print(report: Report) -> None:
+    rows: list[tuple[str, str]] = [
+        ("steps", f"{report.steps:,}"),
+        ("episodes", f"{report.episodes:,} ended"),
+    ]
+    if report.mean_return is not None:
+        rows += [
+            ("return", f"{report.mean_return:.2f} ± {report.std_return:.2f}"),
+            ("length", f"{report.mean_length:.1f} steps"),
+        ]
+    rows += [
+        ("speed", f"{report.steps_per_second:,.0f} steps/s over {report.seconds:.1f} s"),
+        ("policy", f"{report.policy}, version {report.policy_version}"),
+        ("seed", str(report.seed)),
+    ]
+    if report.out is None:
+        rows.append(("recorded", "nothing; --out DIR records every step"))
+    else:
+        rows += [
+            (
+                "recorded",
+                f"{report.steps_recorded:,} steps in {report.episodes_recorded:,} episodes, {decimal(report.bytes)}",
+            ),
+            ("in", report.out),
+            ("read by", f'relevo.open_run("{report.out}").episodes()'),
+        ]
+    ended = ", ended by Ctrl-C" if report.interrupted else ""
+    output().print(facts(rows, title=f"{report.env}, {report.actors} actors{ended}"))

@@ -14,6 +14,9 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
 ROLE_HELP = (
     "What an input or output is taken for, where its name does not tell: [bold]name=role[/bold], such as "
     "obs=observation. May be given several times."
@@ -52,11 +55,14 @@ def parse_roles(given: Sequence[str]) -> dict[str, str]:
     return roles
 
 
-def facts(rows: Sequence[tuple[str, str | Text]], title: str | None = None) -> Table:
+def facts(rows: Sequence[tuple[str, str]], title: str | None = None) -> Table:
     """A table of names and values."""
-    table = Table(box=box.SIMPLE, show_header=False, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE, show_header=False, title=title, title_justify="left", title_style="bold", pad_edge=False
+    )
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, value)
+        # As text: brackets in a value are no markup.
+        table.add_row(name, Text(value))
     return table

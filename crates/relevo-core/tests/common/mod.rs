@@ -1,6 +1,6 @@
 //! A small native model for tests and benchmarks: one linear layer, so that every number can be worked out by hand.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unreachable_pub, clippy::allow_attributes, reason = "each user uses a part of it")]
 
 use std::{
     collections::BTreeMap,
@@ -116,7 +116,7 @@ pub fn agent(policies: Vec<Arc<PolicySlot>>, actors: usize, trajectories: usize)
         actor_count: actors,
         routers: 1,
         record: None,
-        memory: MemoryLimit { trajectories, ..MemoryLimit::default() },
+        memory: MemoryLimit { trajectories, bytes: usize::MAX },
         seed: 7,
         keep_outputs: false,
         description: serde_json::Value::Null,
