@@ -52,20 +52,15 @@ pub(crate) fn pick_discrete(
 ) -> Result<(), usize> {
     let rows = actions.len();
     let softmax = log_probs.is_some() || matches!(pick, Pick::Draw { .. });
-    let logit = |row: usize, choice: usize| {
-        let cell = row * width + choice;
-        if mask.is_some_and(|mask| mask[cell] == 0) { f32::NEG_INFINITY } else { logits[cell] }
-    };
+    let (choices, relative) = (&mut scratch.logits, &mut scratch.relative);
+    choices.resize(width, f32x8::ZERO);
     for first in (0..rows).step_by(LANES) {
         let lanes = LANES.min(rows - first);
-        // Lanes beyond the last row repeat it.
-        let row = |lane: usize| first + lane.min(lanes - 1);
-        let choices = &mut scratch.logits;
-        choices.clear();
-        choices.extend((0..width).map(|choice| f32x8::from(std::array::from_fn(|lane| logit(row(lane), choice)))));
+        let cells = first * width..(first + lanes) * width;
+        let block = &logits[cells.clone()];
+        load_lanes(choices, block, mask.map(|mask| &mask[cells]), lanes);
         let top = choices.iter().copied().fold(f32x8::splat(f32::NEG_INFINITY), f32x8::fast_max);
         // Softmax weights relative to the largest, where a distribution is asked for.
-        let relative = &mut scratch.relative;
         relative.clear();
         let mut total = f32x8::ZERO;
         if softmax {
@@ -79,7 +74,7 @@ pub(crate) fn pick_discrete(
         let picked = match pick {
             Pick::Largest => first_equal(choices, top),
             Pick::Draw { seed, streams } => {
-                let words = philox_words(seed, std::array::from_fn(|lane| streams[row(lane)]));
+                let words = philox_words(seed, std::array::from_fn(|lane| streams[first + lane.min(lanes - 1)]));
                 first_beyond(relative, f32x8::from(words.map(unit)) * total)
             }
         };
@@ -88,13 +83,30 @@ pub(crate) fn pick_discrete(
         }
         if let Some(log_probs) = &mut log_probs {
             let (top, log_total) = (top.to_array(), total.ln().to_array());
-            for lane in 0..lanes {
-                let row = first + lane;
-                log_probs[row] = logit(row, picked[lane] as usize) - top[lane] - log_total[lane];
+            for (lane, log_prob) in log_probs[first..first + lanes].iter_mut().enumerate() {
+                *log_prob = block[lane * width + picked[lane] as usize] - top[lane] - log_total[lane];
             }
         }
     }
     Ok(())
+}
+
+/// Puts the rows of `block` into the lanes of `choices`, one vector a choice. Lanes beyond the last row repeat it.
+fn load_lanes(choices: &mut [f32x8], block: &[f32], mask: Option<&[u8]>, lanes: usize) {
+    let width = choices.len();
+    let choices: &mut [[f32; LANES]] = bytemuck::cast_slice_mut(choices);
+    for lane in 0..LANES {
+        let row = lane.min(lanes - 1) * width;
+        let logits = &block[row..row + width];
+        match mask {
+            None => choices.iter_mut().zip(logits).for_each(|(choice, logit)| choice[lane] = *logit),
+            Some(mask) => {
+                for ((choice, logit), allowed) in choices.iter_mut().zip(logits).zip(&mask[row..row + width]) {
+                    choice[lane] = if *allowed == 0 { f32::NEG_INFINITY } else { *logit };
+                }
+            }
+        }
+    }
 }
 
 /// In each lane, the first choice whose logit is the largest.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::episode::StepSchema;
 
 /// A block is sealed when it holds about this many bytes.
-const TARGET_BYTES: usize = 1 << 20;
+const TARGET_BYTES: usize = 1 << 19;
 /// Rows of a group's first block; later ones grow to the target.
 const FIRST_ROWS: usize = 16;
 /// Bounds on the rows of a block, whatever the size of a row.

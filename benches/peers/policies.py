@@ -1,0 +1,71 @@
+"""Writes the policies of the benchmarks: multilayer perceptrons as ONNX, with tanh between their layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+MLP = "mlp.onnx"
+"""8 → 64 → 64 → 4, random weights: the policy of the issue's figures."""
+CARTPOLE_RANDOM = "cartpole-random.onnx"
+"""4 → 64 → 64 → 2, random weights: episodes are short, so that many end in each step."""
+CARTPOLE_BALANCING = "cartpole-balancing.onnx"
+"""4 → 64 → 64 → 2, of the same cost: balances the pole for 500 steps."""
+
+# See examples/cartpole_policy.py.
+PUSH_RIGHT = (0.1, 0.3, 3.0, 1.0)
+
+
+def write_all(folder: Path) -> Path:
+    """Writes every policy into `folder`."""
+    _write(folder / MLP, _random_weights((8, 64, 64, 4)))
+    weights = _random_weights((4, 64, 64, 2))
+    _write(folder / CARTPOLE_RANDOM, weights)
+    # The first unit of each layer carries a linear controller, with signals so small that tanh hardly bends them; the
+    # last layer listens to it alone.
+    (first, second, last) = (weight.copy() for weight in weights)
+    first[:, 0] = np.array(PUSH_RIGHT) * 0.01
+    second[:, 0] = 0
+    second[0, 0] = 1
+    last[:] = 0
+    last[0] = (-1_000, 1_000)
+    _write(folder / CARTPOLE_BALANCING, [first, second, last])
+    return folder
+
+
+def _random_weights(widths: tuple[int, ...]) -> list[np.ndarray]:
+    draws = np.random.default_rng(7)
+    return [
+        (draws.standard_normal((width, following)) / np.sqrt(width)).astype(np.float32)
+        for width, following in zip(widths, widths[1:], strict=False)
+    ]
+
+
+def _write(path: Path, weights: list[np.ndarray]) -> None:
+    # Imported here: the peers' environments have no `onnx`, and need only the names above.
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes, initializers, signal = [], [], "obs"
+    for layer, weight in enumerate(weights):
+        last = layer == len(weights) - 1
+        output = "logits" if last else f"sum_{layer}"
+        initializers += [
+            numpy_helper.from_array(weight, f"weight_{layer}"),
+            numpy_helper.from_array(np.zeros(weight.shape[1], np.float32), f"bias_{layer}"),
+        ]
+        nodes.append(helper.make_node("Gemm", [signal, f"weight_{layer}", f"bias_{layer}"], [output]))
+        if not last:
+            signal = f"signal_{layer}"
+            nodes.append(helper.make_node("Tanh", [output], [signal]))
+    graph = helper.make_graph(
+        nodes,
+        path.stem,
+        [helper.make_tensor_value_info("obs", TensorProto.FLOAT, ["batch", weights[0].shape[0]])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", weights[-1].shape[1]])],
+        initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
