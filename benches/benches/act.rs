@@ -1,5 +1,7 @@
 //! One call of `act` and one of `observe`, with a linear model of 8 inputs and 4 outputs: what the engine adds to a model.
 
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot start should stop")]
+
 use relevo_benches::common::{Linear, act, agent};
 use relevo_core::{
     policy::HeadKind,
@@ -17,7 +19,7 @@ fn calls(bencher: divan::Bencher<'_, '_>, actors: usize, head: HeadKind, traject
     let output = if head == HeadKind::Gaussian { "actions" } else { "logits" };
     let weights = (0..32).map(|index| (index as f32 * 0.7).sin()).collect();
     let agent = agent(vec![Linear::new(8, output, weights).slot("default", Some(head))], actors, trajectories);
-    let group = agent.group(&agent.actor_ids()).unwrap_or_else(|error| panic!("{error}"));
+    let group = agent.group(&agent.actor_ids()).unwrap();
     let observations: Vec<f32> = (0..actors * 8).map(|index| (index as f32).cos()).collect();
     let rewards = vec![1.0; actors];
     let options = ActOptions { deterministic: None, record: Recording::All };
@@ -25,7 +27,7 @@ fn calls(bencher: divan::Bencher<'_, '_>, actors: usize, head: HeadKind, traject
     bencher.counter(divan::counter::ItemsCount::new(actors)).bench_local(|| {
         call += 1;
         let results = act(&group, &observations, None, &options);
-        let ended = u8::from(call % 10 == 0);
+        let ended = u8::from(call.is_multiple_of(10));
         let outcome = Outcome {
             rewards: Rewards::Float64(Values::Each(&rewards)),
             terminated: Values::Same(ended),

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime
-import relevo
-
 import policies
 from report import Report, main
 from rounds import Rounds, goal
 from sessions import one_thread_session
+
+import relevo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,9 +49,7 @@ def run(folder: Path, quick: bool) -> Report:
         taken = calls * (turns + 1) * actors  # with the turn that warms up
         check_memory(report, agent, session, actors, all_there=agent.stats()["steps_recorded"] == taken)
         case = f"{actors:,} actor{'s' if actors > 1 else ''}"
-        report.figures += [
-            rounds.figure(case, side, "µs") for side in (PYTHON, FLOOR, ACT, ACT_ARRAY, ACT_OBSERVE)
-        ]
+        report.figures += [rounds.figure(case, side, "µs") for side in (PYTHON, FLOOR, ACT, ACT_ARRAY, ACT_OBSERVE)]
         limit = rounds.medians(FLOOR) * factor + actors * nanoseconds / 1_000
         asked = f"act ≤ {factor} × the floor" + (f" + {actors:,} × {nanoseconds} ns" if nanoseconds else "")
         asked += f" = {np.median(limit):.1f} µs; as a part of that"
@@ -144,7 +142,7 @@ def check_argmax(report: Report, folder: Path, session: onnxruntime.InferenceSes
             np.array_equal(np.asarray(acting.act(batch)), session.run(None, {"obs": batch})[0].argmax(axis=1))
             for batch in obs
         )
-    report.check(f"{actors:,}: argmax actions are NumPy's argmax of onnxruntime's logits, {20 * actors:,} of them", same)
+    report.check(f"{actors:,}: {20 * actors:,} argmax actions are NumPy's argmax of onnxruntime's logits", same)
 
 
 def check_memory(

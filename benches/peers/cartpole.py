@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
-import relevo
-
 from rounds import Rounds, goal
 from sessions import one_thread_session
+
+import relevo
 
 if TYPE_CHECKING:
     from collections.abc import Callable

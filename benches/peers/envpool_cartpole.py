@@ -7,7 +7,6 @@ import warnings
 from typing import TYPE_CHECKING
 
 import envpool
-
 import policies
 from cartpole import Workload, compare, versions
 from report import Report, main

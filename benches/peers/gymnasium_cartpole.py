@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING
 
 import gymnasium
-
 import policies
 from cartpole import Workload, compare, versions
 from report import Report, main

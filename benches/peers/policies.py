@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MLP = "mlp.onnx"
 """8 → 64 → 64 → 4, random weights: the policy of the issue's figures."""
@@ -38,7 +42,7 @@ def _random_weights(widths: tuple[int, ...]) -> list[np.ndarray]:
     draws = np.random.default_rng(7)
     return [
         (draws.standard_normal((width, following)) / np.sqrt(width)).astype(np.float32)
-        for width, following in zip(widths, widths[1:], strict=False)
+        for width, following in itertools.pairwise(widths)
     ]
 
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from report import Figure, Goal
 
 if TYPE_CHECKING:
@@ -43,10 +42,8 @@ class Rounds:
         return Figure(case, side, unit, float(np.median(pooled)), float(medians.min()), float(medians.max()), p99, note)
 
 
-def goal(  # noqa: PLR0917 : in the order in which it is read
+def goal(
     case: str, asked: str, ratios: npt.NDArray[np.float64], bound: float, *, at_most: bool, unit: str = ""
 ) -> Goal:
     """A goal on something that was measured in every round."""
-    return Goal(
-        case, asked, float(np.median(ratios)), float(ratios.min()), float(ratios.max()), bound, at_most, unit
-    )
+    return Goal(case, asked, float(np.median(ratios)), float(ratios.min()), float(ratios.max()), bound, at_most, unit)

@@ -1,5 +1,7 @@
 //! The runtime from `act` to the recorded step, with a linear model whose every number can be worked out by hand.
 
+#![expect(clippy::float_cmp, clippy::unwrap_used, reason = "test code; numbers are passed on, not computed")]
+
 mod common;
 
 use std::{
@@ -303,7 +305,7 @@ fn routers_are_scaled_but_never_to_none() {
 fn concurrent_callers_and_updates_never_mix_versions() {
     // Version v of the model answers with the action v % 2.
     let model = |version: u64| {
-        let weights = if version % 2 == 0 { vec![1.0, 0.0, 0.0, 0.0] } else { vec![0.0, 1.0, 0.0, 0.0] };
+        let weights = if version.is_multiple_of(2) { vec![1.0, 0.0, 0.0, 0.0] } else { vec![0.0, 1.0, 0.0, 0.0] };
         Linear::new(2, "logits", weights)
     };
     let agent = agent(vec![model(1).slot("default", Some(HeadKind::Argmax))], 64, usize::MAX);
@@ -324,7 +326,7 @@ fn concurrent_callers_and_updates_never_mix_versions() {
                             .all(|(action, version)| *action as u64 == version % 2)
                     );
                     let rewards = [1.0; 16];
-                    let ended = [u8::from(results.policy_versions[0] % 3 == 0); 16];
+                    let ended = [u8::from(results.policy_versions[0].is_multiple_of(3)); 16];
                     observe(&group, &outcome(&rewards, &ended, &[0; 16]), &FinalObservations::default()).unwrap();
                 }
             });
@@ -451,7 +453,7 @@ proptest! {
                         if terminated[index] + truncated[index] == 2 || observations[index] % 2.0 == 0.0 {
                             clock += 1.0;
                             finals.rows.push(index as u32);
-                            finals.bytes.extend_from_slice(&(clock as f32).to_ne_bytes());
+                            finals.bytes.extend_from_slice(&clock.to_ne_bytes());
                             played.last = Some(clock);
                         }
                         played.end = (terminated[index] != 0, truncated[index] != 0, true);

@@ -64,3 +64,8 @@ impl Backend for OnnxBackend {
         Ok(Arc::new(model::OnnxModel::load(path, options.threads, &self.candidates)?))
     }
 }
+
+/// Whether ONNX Runtime was loaded into this process. It keeps a thread of its own, which a fork leaves behind.
+pub fn is_loaded() -> bool {
+    library::is_loaded()
+}

@@ -134,6 +134,11 @@ fn is_too_old(version: &str) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (1, ORT_API_VERSION)
 }
 
+/// Whether ONNX Runtime is in this process.
+pub(crate) fn is_loaded() -> bool {
+    ENVIRONMENT.get().is_some()
+}
+
 /// Hands a checked library to `ort` and makes the environment, with telemetry off.
 fn open(path: &Path) -> Result<Environment, String> {
     let place = path.display();

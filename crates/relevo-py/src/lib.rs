@@ -11,6 +11,7 @@ mod detach;
 mod episode;
 mod error;
 mod final_observations;
+mod fork;
 mod model;
 mod outcome;
 mod run;
@@ -36,19 +37,6 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        // A forked child has none of our threads; objects that need them must notice.
-        let in_child = wrap_pyfunction!(super::after_fork_in_child, module)?;
-        let os = module.py().import("os")?;
-        if os.hasattr("register_at_fork")? {
-            let options = pyo3::types::PyDict::new(module.py());
-            options.set_item("after_in_child", in_child)?;
-            os.call_method("register_at_fork", (), Some(&options))?;
-        }
-        Ok(())
+        super::fork::watch(module)
     }
-}
-
-#[pyfunction]
-fn after_fork_in_child() {
-    relevo_core::fork::after_in_child();
 }

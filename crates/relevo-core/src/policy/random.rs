@@ -45,7 +45,8 @@ fn philox_4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 /// The first word of block 0 for eight streams: what [`philox`] gives for each, worked out side by side.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "only inside its caller is it compiled for AVX2")]
 pub fn philox_words(seed: u64, streams: [Stream; 8]) -> [u32; 8] {
     let mut counter = [
         streams.map(|stream| stream.draw as u32),

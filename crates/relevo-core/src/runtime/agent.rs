@@ -271,7 +271,10 @@ impl Agent {
     pub fn remove_actor(&self, id: Uuid) -> Result<()> {
         let _structure = self.shared.structure.lock();
         let actor = self.one(id)?;
-        self.send_home(&actor);
+        let home = actor.home.lock().group.clone();
+        if let Some((group, column)) = home {
+            group.release(&self.shared, &actor, column);
+        }
         actor.remove();
         let mut table = self.shared.table.write();
         table.by_id.remove(&id);
@@ -293,7 +296,7 @@ impl Agent {
         if self.shared.table.read().by_id.contains_key(&new) {
             return Err(Error::Config(format!("another actor has the id {new}; ids must be unique")));
         }
-        self.send_home(&actor);
+        Self::unsettle(&actor);
         actor.set_id(new);
         let mut table = self.shared.table.write();
         table.by_id.remove(&old);
@@ -306,17 +309,17 @@ impl Agent {
         let _structure = self.shared.structure.lock();
         let slot = self.policy(policy)?;
         for actor in self.shared.find(ids)? {
-            self.send_home(&actor);
+            Self::unsettle(&actor);
             actor.set_policy(slot.clone());
         }
         Ok(())
     }
 
-    /// Takes an actor out of its group, its steps sent. The caller holds the structure lock.
-    fn send_home(&self, actor: &Actor) {
+    /// Makes the actor's group look anew before it acts again. The caller holds the structure lock.
+    fn unsettle(actor: &Actor) {
         let home = actor.home.lock().group.clone();
-        if let Some((group, column)) = home {
-            group.release(&self.shared, actor, column);
+        if let Some((group, _)) = home {
+            group.state.lock().leased = false;
         }
     }
 

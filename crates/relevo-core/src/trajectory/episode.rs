@@ -97,10 +97,12 @@ impl Episode {
     pub fn episode_return(&self) -> f64 {
         let rewards = self.rewards.typed_data::<f64>();
         match &self.reward_known {
-            None => rewards.iter().sum(),
-            Some(known) => {
-                rewards.iter().zip(known.as_slice()).filter(|(_, known)| **known != 0).map(|(reward, _)| reward).sum()
-            }
+            None => rewards.iter().fold(0.0, |sum, reward| sum + reward),
+            Some(known) => rewards
+                .iter()
+                .zip(known.as_slice())
+                .filter(|(_, known)| **known != 0)
+                .fold(0.0, |sum, (reward, _)| sum + reward),
         }
     }
 

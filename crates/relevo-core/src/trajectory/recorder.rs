@@ -64,7 +64,7 @@ pub struct RecorderStats {
     pub rewards_missing: AtomicU64,
     /// Truncated episodes that came without their final observation.
     pub final_observations_missing: AtomicU64,
-    /// Episodes that came after the disk had failed.
+    /// Episodes that did not reach the disk because it had failed.
     pub episodes_lost: AtomicU64,
 }
 
@@ -125,6 +125,7 @@ impl Recorder {
             recorder: Arc::downgrade(&recorder),
             writer: config.writer,
             disk_failed: false,
+            pushed: 0,
             open: HashMap::new(),
             next_episode: 0,
             last_tick: Instant::now(),
@@ -199,12 +200,15 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if self.birthplace.is_elsewhere() {
+            // Not even detached: the system may have given its handle to a thread of this process.
+            std::mem::forget(self.thread.get_mut().take());
             return;
         }
         if let Some(thread) = self.thread.get_mut().take()
             && thread.thread().id() != std::thread::current().id()
         {
-            self.close().0.recv().ok();
+            // Not its answer, but its end is awaited: a thread that is ending already answers no more.
+            drop(self.close());
             thread.join().ok();
         }
     }
@@ -218,6 +222,8 @@ struct Worker {
     recorder: Weak<Recorder>,
     writer: Option<RunWriter>,
     disk_failed: bool,
+    /// Episodes that were meant for the disk.
+    pushed: u64,
     open: HashMap<u32, EpisodeBuilder>,
     next_episode: u64,
     last_tick: Instant,
@@ -326,6 +332,7 @@ impl Worker {
         if self.disk_failed {
             stats.episodes_lost.fetch_add(1, Ordering::Relaxed);
         }
+        self.pushed += 1;
         self.write(|writer| writer.push(episode.clone()));
         self.shared.memory.lock().push(episode);
     }
@@ -334,14 +341,19 @@ impl Worker {
     fn write(&mut self, operation: impl FnOnce(&mut RunWriter) -> Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         if let Err(error) = operation(writer) {
-            // Closing keeps what is written readable; the first error is the one to tell.
-            drop(self.writer.take().map(RunWriter::close));
-            self.disk_failed = true;
             self.fail(error);
         }
     }
 
-    fn fail(&self, error: Error) {
+    /// Ends the recording to disk: what is written stays readable, what is not is counted as lost.
+    fn fail(&mut self, error: Error) {
+        if let Some(mut writer) = self.writer.take() {
+            // The first error is the one to tell.
+            drop(writer.close());
+            let lost = self.pushed - writer.episodes_written();
+            self.shared.stats.episodes_lost.fetch_add(lost, Ordering::Relaxed);
+        }
+        self.disk_failed = true;
         *self.shared.failure.lock() = Some(error);
         self.shared.failed.store(true, Ordering::Relaxed);
     }
@@ -352,9 +364,8 @@ impl Worker {
         for ordinal in ordinals {
             self.interrupt(ordinal);
         }
-        if let Some(Err(error)) = self.writer.take().map(RunWriter::close) {
-            self.fail(error);
-        }
+        self.write(RunWriter::close);
+        self.writer = None;
     }
 }
 

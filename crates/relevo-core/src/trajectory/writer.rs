@@ -80,10 +80,10 @@ impl RunWriter {
     ///
     /// # Errors
     /// [`Error::Trajectory`] with the first failure there was, in writing or in closing.
-    pub fn close(mut self) -> Result<()> {
+    pub fn close(&mut self) -> Result<()> {
         let before = self.check();
         let mut result = before.and(self.write_all());
-        for stream in self.streams {
+        for stream in self.streams.drain(..) {
             result = result.and(stream.segment.close());
         }
         result

@@ -1,6 +1,13 @@
 //! A small native model for tests and benchmarks: one linear layer, so that every number can be worked out by hand.
 
-#![allow(dead_code, unreachable_pub, clippy::allow_attributes, reason = "each user uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::allow_attributes,
+    clippy::float_cmp,
+    clippy::unwrap_used,
+    reason = "test code, of which each user uses a part"
+)]
 
 use std::{
     collections::BTreeMap,

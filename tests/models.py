@@ -1,0 +1,78 @@
+"""ONNX models that tests make: small enough to work out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+def save(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, list[int | str]],
+    outputs: dict[str, list[int | str]],
+    weights: dict[str, npt.NDArray[np.generic]] | None = None,
+    types: dict[str, int] | None = None,
+) -> Path:
+    """Writes a graph; tensors are float32 unless `types` says otherwise."""
+    types = types or {}
+
+    def info(name: str, shape: list[int | str]) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), shape)
+
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [info(name, shape) for name, shape in inputs.items()],
+        [info(name, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+    return path
+
+
+def linear(path: Path, weights: npt.ArrayLike, output: str = "logits") -> Path:
+    """`output = obs · weights`."""
+    matrix = np.asarray(weights, np.float32)
+    return save(
+        path,
+        [helper.make_node("MatMul", ["obs", "weights"], [output])],
+        {"obs": ["batch", matrix.shape[0]]},
+        {output: ["batch", matrix.shape[1]]},
+        {"weights": matrix},
+    )
+
+
+def actor_critic(path: Path) -> Path:
+    """Two inputs; logits equal to them, and their sum as the value."""
+    return save(
+        path,
+        [
+            helper.make_node("Identity", ["obs"], ["logits"]),
+            helper.make_node("ReduceSum", ["obs", "axes"], ["value"], keepdims=1),
+        ],
+        {"obs": ["batch", 2]},
+        {"logits": ["batch", 2], "value": ["batch", 1]},
+        {"axes": np.array([1], np.int64)},
+    )
+
+
+def gaussian(path: Path, log_std: list[float]) -> Path:
+    """The mean is the observation; the log standard deviation is one row for all actors."""
+    width = len(log_std)
+    return save(
+        path,
+        [
+            helper.make_node("Identity", ["obs"], ["mu"]),
+            helper.make_node("Identity", ["deviation"], ["log_std"]),
+        ],
+        {"obs": ["batch", width]},
+        {"mu": ["batch", width], "log_std": [width]},
+        {"deviation": np.array(log_std, np.float32)},
+    )

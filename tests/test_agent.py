@@ -1,0 +1,266 @@
+"""The agent through Python: acting, observing, the life cycle of actors, and RelayRL's quick start."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import models
+import numpy as np
+import pytest
+
+import relevo
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    return models.linear(tmp_path / "policy.onnx", np.eye(2))
+
+
+def running(policy: Path, actors: int = 2, head: str | None = None, **settings: int) -> relevo.Agent:
+    builder = relevo.AgentBuilder().default_model(policy, head=head).actor_count(actors)  # type: ignore[arg-type]
+    agent = builder.seed(settings.get("seed", 7)).build()
+    agent.start()
+    return agent
+
+
+def test_relayrl_quick_start(tmp_path: Path) -> None:
+    agent = (
+        relevo.AgentBuilder()
+        .actor_count(4)
+        .default_model(relevo.ModelModule.load_from_path(models.linear(tmp_path / "dummy.onnx", np.ones((4, 2)))))
+        .build()
+    )
+    agent.start()
+
+    reward = 1.0
+    obs = np.zeros((1, 4), np.float32)
+    ids = agent.get_actor_ids()
+    actions = agent.request_action(ids, obs, None, reward)
+    versions = agent.get_model_version(ids)
+    assert len(actions) == 4
+    assert versions == [1, 1, 1, 1]
+
+    agent.new_actor("cpu", None)
+    agent.new_actors(10, "cpu", None)
+    ids = agent.get_actor_ids()
+    assert len(ids) == 15
+    new = uuid4()
+    agent.set_actor_id(ids[0], new)
+    agent.remove_actor(ids[1])
+
+    ids = agent.get_actor_ids()
+    assert ids[0] == new
+    agent.flag_last_action(ids, 3.0)
+    assert agent.scale_throughput(2) == 3
+    agent.shutdown()
+
+    episodes = agent.trajectories()
+    # Three of the four that acted were still there, and the one that was removed kept its step.
+    assert sorted((episode.complete, episode.episode_return) for episode in episodes) == [(False, 0.0)] + [(True, 3.0)] * 3
+
+
+def test_rewards_of_the_previous_action(policy: Path) -> None:
+    with running(policy) as agent:
+        ids = agent.get_actor_ids()
+        for step in range(4):
+            agent.request_action(ids, np.full((2, 2), step, np.float32), reward=float(step))
+        agent.flag_last_action(ids, 4.0, truncated=True, final_obs=np.full((2, 2), 9, np.float32))
+        for episode in agent.trajectories():
+            np.testing.assert_array_equal(episode.rewards, [1.0, 2.0, 3.0, 4.0])
+            assert isinstance(episode.observations, np.ndarray)
+            np.testing.assert_array_equal(episode.observations[:, 0], [0, 1, 2, 3, 9])
+            assert episode.truncated
+            assert not episode.terminated
+
+
+def test_one_actor_at_a_time_and_all_together_share_their_episodes(policy: Path) -> None:
+    with running(policy, actors=3) as agent:
+        ids = agent.get_actor_ids()
+        for step in range(5):
+            for index, actor in enumerate(ids):
+                agent.request_action([actor], np.full((1, 2), 10 * index + step, np.float32), reward=0.0)
+        agent.request_action(ids, np.full((3, 2), 99, np.float32), reward=np.array([1.0, 2.0, 3.0]))
+        agent.flag_last_action(ids, 0.5)
+        episodes = {episode.actor_id: episode for episode in agent.trajectories()}
+        for index, actor in enumerate(ids):
+            observations = episodes[actor].observations
+            assert isinstance(observations, np.ndarray)
+            np.testing.assert_array_equal(observations[:, 0], [*range(10 * index, 10 * index + 5), 99])
+            np.testing.assert_array_equal(episodes[actor].rewards, [0, 0, 0, 0, index + 1, 0.5])
+
+
+def test_the_batch_holds_what_the_policy_said(tmp_path: Path) -> None:
+    path = models.actor_critic(tmp_path / "actor_critic.onnx")
+    agent = relevo.AgentBuilder().default_model(path).actor_count(2).keep_outputs().build()
+    with agent:
+        obs = np.array([[0.0, 1.0], [3.0, 1.0]], np.float32)
+        batch = agent.actors().act(obs, deterministic=True)
+        np.testing.assert_array_equal(batch.action, [1, 0])
+        np.testing.assert_array_equal(np.asarray(batch), [1, 0])
+        assert np.asarray(batch, dtype=np.int32).dtype == np.int32
+        assert batch[1] == 0
+        assert batch.value is not None
+        np.testing.assert_allclose(batch.value, [1.0, 4.0])
+        assert batch.log_prob is not None
+        expected = obs - np.log(np.exp(obs).sum(1, keepdims=True))
+        np.testing.assert_allclose(batch.log_prob, expected[[0, 1], [1, 0]], rtol=1e-5)
+        assert batch.outputs is not None
+        np.testing.assert_array_equal(batch.outputs["logits"], obs)
+        assert batch.policy_version.tolist() == [1, 1]
+
+
+def test_arrays_of_earlier_batches_stay_as_they_were(policy: Path) -> None:
+    with running(policy, actors=1, head="argmax") as agent:
+        actors = agent.actors()
+        kept = []
+        for step in range(50):
+            obs = np.array([[0.0, 1.0]] if step % 2 else [[1.0, 0.0]], np.float32)
+            kept.append(actors.act(obs).action)
+        assert [int(action[0]) for action in kept] == [step % 2 for step in range(50)]
+
+
+def test_gaussian_head(tmp_path: Path) -> None:
+    log_std = [-1.0, 0.5]
+    path = models.gaussian(tmp_path / "gaussian.onnx", log_std)
+    agent = relevo.AgentBuilder().default_model(path).actor_count(20_000).seed(1).keep_in_memory(0).build()
+    with agent:
+        actors = agent.actors()
+        obs = np.tile(np.array([[2.0, -3.0]], np.float32), (20_000, 1))
+        batch = actors.act(obs)
+        assert batch.action.dtype == np.float32
+        np.testing.assert_allclose(batch.action.mean(0), [2.0, -3.0], atol=0.06)
+        np.testing.assert_allclose(batch.action.std(0), np.exp(log_std), rtol=0.03)
+        z = (batch.action - obs) / np.exp(log_std)
+        density = (-0.5 * z**2 - np.array(log_std) - 0.5 * np.log(2 * np.pi)).sum(1)
+        assert batch.log_prob is not None
+        np.testing.assert_allclose(batch.log_prob, density, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(actors.act(obs, deterministic=True).action, obs)
+
+
+def test_seeded_sampling_does_not_depend_on_the_batch(policy: Path) -> None:
+    def play(chunk: int, seed: int) -> list[int]:
+        with running(policy, actors=12, seed=seed) as agent:
+            ids = agent.get_actor_ids()
+            handles = [agent.actors(ids[at : at + chunk]) for at in range(0, 12, chunk)]
+            actions: list[int] = []
+            for _ in range(20):
+                for handle in handles:
+                    actions += handle.act(np.zeros((chunk, 2), np.float32)).action.tolist()
+            return actions
+
+    assert play(12, 3) == play(4, 3) == play(1, 3)
+    assert play(12, 3) != play(12, 4)
+
+
+def test_named_policies_and_models_of_their_own(policy: Path, tmp_path: Path) -> None:
+    swapped = models.linear(tmp_path / "swapped.onnx", np.eye(2)[::-1])
+    agent = (
+        relevo.AgentBuilder()
+        .default_model(policy, head="argmax")
+        .policy("swapped", swapped, head="argmax")
+        .actor_count(3)
+        .build()
+    )
+    obs = np.array([[0.0, 1.0]] * 4, np.float32)
+    with agent:
+        own = agent.new_actor(model=swapped)
+        ids = agent.get_actor_ids()
+        agent.assign([ids[1]], "swapped")
+        assert own == ids[3]
+        # A model of its own comes without a head, so its action is drawn.
+        actions = agent.actors(ids[:3]).act(obs[:3]).action
+        assert actions.tolist() == [1, 0, 1]
+        assert set(agent.stats()["policies"]) == {"default", "swapped", "model-1"}
+        with pytest.raises(relevo.ConfigError, match="default, swapped, model-1"):
+            agent.assign(ids, "none such")
+
+
+def test_update_model(policy: Path, tmp_path: Path) -> None:
+    swapped = models.linear(tmp_path / "swapped.onnx", np.eye(2)[::-1])
+    wider = models.linear(tmp_path / "wider.onnx", np.ones((2, 3)))
+    obs = np.array([[0.0, 1.0]], np.float32)
+    with running(policy, actors=1, head="argmax") as agent:
+        actors = agent.actors()
+        assert actors.act(obs).action.tolist() == [1]
+        with pytest.raises(relevo.ContractError, match="3 choices"):
+            agent.update_model(wider)
+        with pytest.raises(relevo.ModelLoadError, match="no such file"):
+            agent.update_model(tmp_path / "none.onnx")
+        assert agent.get_model_version() == [1]
+        assert agent.update_model(swapped) == 2
+        batch = actors.act(obs)
+        assert (batch.action.tolist(), batch.policy_version.tolist()) == ([0], [2])
+
+
+def test_several_threads_with_actors_of_their_own(policy: Path) -> None:
+    with running(policy, actors=32) as agent:
+        ids = agent.get_actor_ids()
+        failures: list[BaseException] = []
+
+        def play(own: list[UUID]) -> None:
+            try:
+                actors = agent.actors(own)
+                for step in range(300):
+                    actors.act(np.full((len(own), 2), step, np.float32))
+                    actors.observe(1.0, terminated=step % 50 == 49)
+            except BaseException as failure:  # noqa: BLE001  (told to the main thread)
+                failures.append(failure)
+
+        threads = [threading.Thread(target=play, args=(ids[at : at + 8],)) for at in range(0, 32, 8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not failures
+        episodes = agent.trajectories()
+        assert len(episodes) == 32 * 6
+        assert all(len(episode) == 50 and episode.episode_return == 50 for episode in episodes)
+
+
+def test_threads_that_share_a_handle_wait_for_each_other(policy: Path) -> None:
+    with running(policy, actors=4) as agent:
+        actors = agent.actors()
+        failures: list[BaseException] = []
+
+        def play() -> None:
+            try:
+                for _ in range(300):
+                    actors.act(np.zeros((4, 2), np.float32))
+            except BaseException as failure:  # noqa: BLE001  (told to the main thread)
+                failures.append(failure)
+
+        threads = [threading.Thread(target=play) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert not failures
+        assert agent.stats()["policies"]["default"]["rows"] == 4 * 4 * 300
+
+
+def test_memory_keeps_the_last_trajectories_under_a_cap(policy: Path) -> None:
+    def play(builder: relevo.AgentBuilder) -> list[int]:
+        with builder.default_model(policy).build() as agent:
+            actors = agent.actors()
+            for _ in range(20):
+                actors.act(np.zeros((1, 2), np.float32))
+                actors.observe(0.0, terminated=True)
+            return [episode.number for episode in agent.trajectories()]
+
+    assert play(relevo.AgentBuilder()) == list(range(20))
+    assert play(relevo.AgentBuilder().keep_in_memory(3)) == [17, 18, 19]
+    assert play(relevo.AgentBuilder().keep_in_memory(10, bytes=1)) == [19]
+    assert play(relevo.AgentBuilder().keep_in_memory(0)) == []
+
+
+def test_observations_in_other_layouts_are_read_right(policy: Path) -> None:
+    with running(policy, actors=3, head="argmax") as agent:
+        actors = agent.actors()
+        obs = np.array([[0, 1], [1, 0], [0, 1]], np.float32)
+        big = obs.astype(">f4")
+        unaligned = np.frombuffer(b"x" + obs.tobytes(), np.uint8)[1:].view(np.float32).reshape(3, 2)
+        for form in (obs, np.asfortranarray(obs), np.repeat(obs, 2, axis=0)[::2], big, unaligned, {"obs": obs}, (obs,)):
+            assert actors.act(form).action.tolist() == [1, 0, 1]

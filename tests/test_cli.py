@@ -1,0 +1,227 @@
+"""The command line, started as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import models
+import numpy as np
+import pytest
+from onnx import helper
+
+import relevo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-c", "from relevo.cli import main; main()"]
+BALANCE = [[-0.1, 0.1], [-0.3, 0.3], [-3.0, 3.0], [-1.0, 1.0]]
+
+
+def relevo_command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+    )
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    return models.linear(tmp_path / "policy.onnx", BALANCE)
+
+
+def test_run_with_json(policy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = relevo_command(
+        "run", "--policy", policy, "--env", "CartPole-v1", "--actors", "8", "--steps", "12000", "--head", "argmax",
+        "--seed", "5", "--out", out, "--json",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert report["mean_return"] == 500
+    assert (report["actors"], report["seed"], report["interrupted"]) == (8, 5, False)
+    assert report["steps"] == report["steps_recorded"] == 12_000
+    episodes = list(relevo.open_run(out).episodes())
+    assert report["episodes_recorded"] == len(episodes)
+    assert report["episodes"] == sum(episode.complete for episode in episodes) == 24
+    assert report["bytes"] == sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+
+
+def test_run_for_people(policy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = relevo_command(
+        "run", "--policy", policy, "--env", "CartPole-v1", "--episodes", "5", "--deterministic", "--out", out
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "500.00 ± 0.00" in done.stdout
+    assert str(out) in done.stdout.replace("\n", "")
+
+
+def test_the_same_seed_gives_the_same_run(policy: Path) -> None:
+    arguments = ("run", "--policy", policy, "--env", "CartPole-v1", "--steps", "6000", "--sample", "--json", "--seed")
+    one, same, other = (json.loads(relevo_command(*arguments, seed).stdout) for seed in ("1", "1", "2"))
+    chance = ("episodes", "mean_return", "std_return", "mean_length")
+    assert [one[name] for name in chance] == [same[name] for name in chance]
+    assert [one[name] for name in chance] != [other[name] for name in chance]
+
+
+def test_roles_say_what_names_do_not(tmp_path: Path) -> None:
+    policy = models.save(
+        tmp_path / "unnamed.onnx",
+        [helper.make_node("MatMul", ["onnx::MatMul_0", "weights"], ["17"])],
+        {"onnx::MatMul_0": ["batch", 4]},
+        {"17": ["batch", 2]},
+        {"weights": np.array(BALANCE, np.float32)},
+    )
+    roles = ("--role", "17=logits", "--role", "onnx::MatMul_0=observation")
+    shown = json.loads(relevo_command("inspect", policy, *roles, "--json").stdout)
+    assert [output["role"] for output in shown["outputs"]] == ["logits"]
+    done = relevo_command("run", "--policy", policy, "--env", "CartPole-v1", "--steps", "64", "--json", *roles)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_inspect(policy: Path) -> None:
+    done = relevo_command("inspect", policy)
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("obs", "observation", "float32 [batch, 4]", "logits", "categorical", "dynamic", "relevo run"):
+        assert words in done.stdout
+
+
+def test_inspect_with_json(policy: Path) -> None:
+    done = relevo_command("inspect", policy, "--json")
+    shown = json.loads(done.stdout)
+    model = relevo.ModelModule.load_from_path(policy)
+    assert shown["sha256"] == model.sha256
+    assert shown["default_head"] == "categorical"
+    assert shown["inputs"][0]["shape"] == ["batch", 4]
+    assert shown["inputs"][0]["row_shape"] == [4]
+    assert shown["inputs"][0]["role"] == "observation"
+
+
+def test_version_and_help() -> None:
+    assert relevo_command("--version").stdout == f"relevo {relevo.__version__}\n"
+    assert "relevo inspect policy.onnx" in relevo_command("--help").stdout
+    assert "--steps 200000 --out runs/a" in relevo_command("run", "--help").stdout
+    assert relevo_command("inspect", "--help").returncode == 0
+
+
+def assert_fails(done: subprocess.CompletedProcess[str], *words: str, code: int = 1) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    message = " ".join(done.stderr.split())
+    for word in words:
+        assert word in message
+    assert "Traceback" not in message
+    assert "panicked" not in message
+    if code == 1:
+        assert message.startswith("error: ")
+
+
+def test_an_unknown_environment(policy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert_fails(
+        relevo_command("run", "--policy", policy, "--env", "CartPol-v1", "--out", out, "--json"),
+        "did you mean CartPole",
+    )
+    assert not out.exists()
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a model")
+    assert_fails(relevo_command("run", "--policy", broken, "--env", "CartPole-v1"), str(broken))
+    assert_fails(relevo_command("inspect", broken), str(broken))
+    assert_fails(relevo_command("inspect", tmp_path / "absent.onnx"), "absent.onnx")
+
+
+def test_a_folder_that_cannot_be_written(policy: Path, tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    done = relevo_command("run", "--policy", policy, "--env", "CartPole-v1", "--out", occupied / "run")
+    assert_fails(done, str(occupied))
+
+
+def test_a_folder_that_holds_a_run(policy: Path, tmp_path: Path) -> None:
+    arguments = ("run", "--policy", policy, "--env", "CartPole-v1", "--steps", "640", "--out", tmp_path / "run")
+    assert relevo_command(*arguments).returncode == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    assert_fails(relevo_command(*arguments), str(tmp_path / "run"))
+    assert before == {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+
+
+def test_an_action_space_that_does_not_fit(policy: Path) -> None:
+    # Pendulum observes 3 numbers and takes one: first the observations do not fit, then the actions.
+    assert_fails(relevo_command("run", "--policy", policy, "--env", "Pendulum-v1"), "(64, 4)", "(64, 3)")
+    three = models.linear(policy.with_name("three.onnx"), np.eye(3))
+    assert_fails(relevo_command("run", "--policy", three, "--env", "Pendulum-v1"), "float32 of shape (1,)", "int64")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--head", "best"), "best"),
+        (("--actors", "0"), "--actors"),
+        (("--steps", "5", "--episodes", "5"), "not both"),
+        (("--role", "obs"), "name=role"),
+    ],
+)
+def test_a_command_that_is_not_understood(arguments: tuple[str, ...], words: str, policy: Path) -> None:
+    assert_fails(relevo_command("run", "--policy", policy, "--env", "CartPole-v1", *arguments), words, code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--head", "gaussian"), "gaussian"),
+        (("--role", "nobody=observation"), "nobody"),
+        (("--role", "obs=boss"), "boss"),
+        (("--device", "toaster"), "toaster"),
+    ],
+)
+def test_a_setting_that_does_not_fit_the_model(arguments: tuple[str, ...], words: str, policy: Path) -> None:
+    assert_fails(relevo_command("run", "--policy", policy, "--env", "CartPole-v1", *arguments), words)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
+def test_ctrl_c_closes_the_run(policy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [*COMMAND, "run", "--policy", policy, "--env", "CartPole-v1", "--steps", "1000000000", "--out", out, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    # The first segment grows once steps have been recorded.
+    while sum(file.stat().st_size for file in out.glob("segments/*.arrow")) < 200_000:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (130, "")
+    report = json.loads(stdout)
+    assert report["interrupted"]
+    episodes = list(relevo.open_run(out).episodes())
+    steps = sum(len(episode) for episode in episodes)
+    assert steps == report["steps_recorded"]
+    # At most the step that was interrupted was recorded, but not counted.
+    assert 0 <= steps - report["steps"] <= report["actors"]
+    assert sum(episode.complete for episode in episodes) == report["episodes"]
+
+
+def test_importing_the_library_is_light() -> None:
+    code = "import sys, relevo; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"relevo", "numpy"} <= set(loaded)
+    assert {"rich", "typer", "click", "gymnasium", "onnxruntime", "onnx", "pyarrow", "torch"} & set(loaded) == set()

@@ -1,0 +1,161 @@
+"""Policies that other projects exported, alone and through actors, against reference outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import relevo
+
+BROKEN = "mlagents_broken_output"
+
+
+def manifest(shared: Path) -> dict[str, Any]:
+    return json.loads((shared / "manifest.json").read_text())  # type: ignore[no-any-return]
+
+
+def onnx_policies(shared: Path) -> list[dict[str, Any]]:
+    found = [policy for policy in manifest(shared)["policies"] if policy["format"] == "onnx" and policy["loads"]]
+    assert len(found) >= 6
+    return found
+
+
+def tensor(written: dict[str, Any], dtype: str) -> npt.NDArray[Any]:
+    """A tensor as the manifest's head says it is written."""
+    shape = tuple(written["shape"])
+    index = np.arange(np.prod(shape, dtype=np.int64))
+    if "data" in written:
+        values = np.array([float(value) for value in written["data"]])
+    elif "fill" in written:
+        values = np.full(len(index), float(written["fill"]))
+    elif written["formula"] == "u8":
+        values = ((index * 7919 + written["k"] * 104729) % 256) / 255
+    else:
+        values = ((index * 7919 + written["k"] * 104729) % 2001 - 1000) / 1000
+    return values.reshape(shape).astype(dtype)
+
+
+def inputs_of(policy: dict[str, Any], case: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    return {entry["name"]: tensor(case["inputs"][entry["name"]], entry["dtype"]) for entry in policy["inputs"]}
+
+
+def test_forward_gives_the_reference_outputs(shared: Path) -> None:
+    tolerance = manifest(shared)["tolerance"]
+    for policy in onnx_policies(shared):
+        model = relevo.ModelModule.load_from_path(shared / policy["file"])
+        assert model.contract.recurrent == policy["recurrent"], policy["id"]
+        assert model.sha256 == policy["sha256"]
+        assert policy["cases"]
+        for case in policy["cases"]:
+            outputs = model.forward(inputs_of(policy, case))
+            for name, written in case["outputs"].items():
+                np.testing.assert_allclose(
+                    outputs[name],
+                    tensor(written, str(outputs[name].dtype)),
+                    rtol=tolerance["rtol"],
+                    atol=tolerance["atol"],
+                    err_msg=f"{policy['id']} {case['name']} {name}",
+                )
+
+
+def test_actors_get_the_reference_outputs(shared: Path) -> None:
+    tolerance = manifest(shared)["tolerance"]
+    served = [policy for policy in onnx_policies(shared) if not policy["recurrent"]]
+    for policy in served:
+        for count in (1, 8):
+            agent = relevo.AgentBuilder().default_model(shared / policy["file"]).actor_count(count).keep_outputs().build()
+            with agent:
+                actors = agent.actors()
+                for case in policy["cases"]:
+                    inputs = inputs_of(policy, case)
+                    rows = next(iter(inputs.values())).shape[0]
+                    # Every row of a larger case in turn, so that the batch may be of any size.
+                    for row in range(rows):
+                        named = {key: np.repeat(value[row : row + 1], count, axis=0) for key, value in inputs.items()}
+                        observations = {
+                            entry["name"]: named[entry["name"]] for entry in policy["inputs"] if entry["role"] == "obs"
+                        }
+                        masks = [named[entry["name"]] for entry in policy["inputs"] if entry["role"] == "mask"]
+                        batch = actors.act(observations, mask=masks[0] if masks else None)
+                        assert batch.outputs is not None
+                        for name, written in case["outputs"].items():
+                            got = batch.outputs[name]
+                            expected = tensor(written, str(got.dtype))
+                            roles = {entry["name"]: entry["role"] for entry in policy["outputs"]}
+                            if roles[name] == "state":
+                                continue  # fed with zeros by actors, and not an answer
+                            np.testing.assert_allclose(
+                                got,
+                                np.repeat(expected[row : row + 1], count, axis=0),
+                                rtol=tolerance["rtol"],
+                                atol=tolerance["atol"],
+                                err_msg=f"{policy['id']} {case['name']} {name} with {count} actors",
+                            )
+
+
+def test_contracts_of_real_files(shared: Path) -> None:
+    def contract(name: str) -> relevo.Contract:
+        return relevo.ModelModule.load_from_path(shared / name).contract
+
+    assert contract("mujoco_go1.onnx").batch == "one"
+    ball = contract("mlagents_3dball.onnx")
+    assert ball.default_head == "raw"
+    assert ball.random_ops == ["RandomNormalLike"]
+    assert {output.name: output.role for output in ball.outputs} == {
+        "version_number": "constant",
+        "memory_size": "constant",
+        "continuous_actions": "action",
+        "continuous_action_output_shape": "constant",
+        "deterministic_continuous_actions": "deterministic_action",
+    }
+    lander = contract("godot_3dlander.onnx")
+    assert {entry.name: entry.role for entry in lander.inputs} == {"obs": "observation", "state_ins": "state"}
+    assert not lander.recurrent
+
+
+def test_the_deterministic_twin_is_the_default_action(shared: Path) -> None:
+    agent = relevo.AgentBuilder().default_model(shared / "mlagents_3dball.onnx").actor_count(4).keep_outputs().build()
+    with agent:
+        actors = agent.actors()
+        obs = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+        batch = actors.act(obs)
+        assert batch.outputs is not None
+        np.testing.assert_array_equal(batch.action, batch.outputs["deterministic_continuous_actions"])
+        drawn = actors.act(obs, deterministic=False)
+        assert drawn.outputs is not None
+        np.testing.assert_array_equal(drawn.action, drawn.outputs["continuous_actions"])
+
+
+def test_a_sampled_action_without_a_twin_says_so(shared: Path) -> None:
+    agent = relevo.AgentBuilder().default_model(shared / "mlagents_gridfood.onnx").actor_count(1).build()
+    with agent, pytest.raises(relevo.ContractError, match="no deterministic output"):
+        agent.actors().act(np.zeros((1, 5, 40, 40), np.float32), deterministic=True)
+
+
+def test_a_gaussian_in_one_output(shared: Path) -> None:
+    path = shared / "godot_multiagent_player.onnx"
+    agent = relevo.AgentBuilder().default_model(path, head="gaussian").actor_count(4000).keep_outputs().build()
+    with agent:
+        obs = np.zeros((4000, 48), np.float32)
+        batch = agent.actors().act(obs)
+        assert batch.outputs is not None
+        mean, log_std = np.split(batch.outputs["output"][0], 2)
+        assert batch.action.shape == (4000, 2)
+        np.testing.assert_allclose(batch.action.mean(0), mean, atol=0.1 * np.exp(log_std).max())
+        np.testing.assert_allclose(batch.action.std(0), np.exp(log_std), rtol=0.06)
+
+
+def test_a_recurrent_policy_is_refused_by_actors(shared: Path) -> None:
+    with pytest.raises(relevo.ContractError, match="recurrent"):
+        relevo.AgentBuilder().default_model(shared / "mlagents_hallway.onnx").build()
+
+
+def test_the_broken_file_names_the_output_at_fault(shared: Path) -> None:
+    with pytest.raises(relevo.ModelLoadError, match="memory_size") as caught:
+        relevo.ModelModule.load_from_path(shared / f"{BROKEN}.onnx")
+    assert f"{BROKEN}.onnx" in str(caught.value)
