@@ -72,7 +72,7 @@ test-python: $(INSTALLED) ## Run the Python tests and the examples, against the 
 .PHONY: lint
 lint: test-format $(INSTALLED) ## Check formatting, lints, types, stubs and dependencies
 	@$(STAGE) "types (mypy --strict)" $(VENV_PYTHON) -m mypy
-	@$(STAGE) "stubs against the extension module" $(VENV_PYTHON) -m mypy.stubtest relevo._core --allowlist tests/stubtest-allowlist.txt
+	@$(STAGE) "stubs against the extension module" $(VENV_PYTHON) scripts/check_stubs.py --allowlist tests/stubtest-allowlist.txt
 	@$(STAGE) "clippy" scripts/with_wheel_settings $(TARGET) cargo clippy --release --workspace --all-targets $(LOCKED) -- -D warnings
 	@$(STAGE) "features shared by wheel and tests" $(VENV_PYTHON) scripts/check_shared_features.py
 ifneq ($(shell command -v cargo-deny),)

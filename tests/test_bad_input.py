@@ -1,4 +1,4 @@
-"""Bad input gets a typed error that says what was expected, what came and what to do; nothing recorded is lost by it."""
+"""Bad input gets a typed error that says what was expected, what came and what to do; nothing recorded is lost."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def test_masks(agent: relevo.Agent, mask: np.ndarray, message: str) -> None:
 def test_masks_of_any_dtype_forbid_by_logit(agent: relevo.Agent, dtype: type) -> None:
     actors = agent.actors()
     for _ in range(50):
-        batch = actors.act(
-            np.array([[0, 9], [0, 9]], np.float32), mask=np.array([[1, 0], [1, 1]], dtype)
-        )
+        batch = actors.act(np.array([[0, 9], [0, 9]], np.float32), mask=np.array([[1, 0], [1, 1]], dtype))
         assert batch.action[0] == 0
         assert batch.log_prob is not None
         assert batch.log_prob[0] == 0
@@ -84,9 +82,9 @@ def test_masks_of_any_dtype_forbid_by_logit(agent: relevo.Agent, dtype: type) ->
 
 def test_a_mask_that_the_policy_cannot_use(tmp_path: Path) -> None:
     path = models.linear(tmp_path / "raw.onnx", np.eye(2), output="actions")
-    with relevo.AgentBuilder().default_model(path).actor_count(2).build() as agent:
-        with pytest.raises(relevo.ContractError, match="can use none"):
-            agent.actors().act(OBS, mask=np.ones((2, 2), bool))
+    agent = relevo.AgentBuilder().default_model(path).actor_count(2).build()
+    with agent, pytest.raises(relevo.ContractError, match="can use none"):
+        agent.actors().act(OBS, mask=np.ones((2, 2), bool))
 
 
 @pytest.mark.parametrize(
@@ -222,19 +220,27 @@ def test_a_truncated_model_file(policy: Path) -> None:
 
 def test_settings(policy: Path, tmp_path: Path) -> None:
     builder = relevo.AgentBuilder
+
+    def built(**arguments: object) -> object:
+        return builder().default_model(policy, **arguments).build()  # type: ignore[arg-type]
+
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (relevo.ConfigError, "needs a model", lambda: builder().build()),
         (relevo.ConfigError, "routers must be at least 1", lambda: builder().routers(0)),
         (relevo.ConfigError, "actor_count must be at least 0", lambda: builder().actor_count(-1)),
         (relevo.ConfigError, "threads must be at least 1", lambda: builder().threads(0)),
         (relevo.ConfigError, "seed must be", lambda: builder().seed(-1)),
-        (relevo.ConfigError, "argmax, categorical", lambda: builder().default_model(policy, head="best").build()),  # type: ignore[arg-type]
+        (relevo.ConfigError, "argmax, categorical", lambda: built(head="best")),
         (relevo.ConfigError, "given twice", lambda: builder().default_model(policy).default_model(policy)),
-        (relevo.ConfigError, "no such tensor", lambda: builder().default_model(policy, roles={"x": "logits"}).build()),
-        (relevo.ConfigError, "no role of an output", lambda: builder().default_model(policy, roles={"logits": "x"}).build()),
+        (relevo.ConfigError, "no such tensor", lambda: built(roles={"x": "logits"})),
+        (relevo.ConfigError, "no role of an output", lambda: built(roles={"logits": "x"})),
         (relevo.ConfigError, "known", lambda: builder().record(tmp_path, format="xml")),  # type: ignore[arg-type]
-        (relevo.ContractError, "gaussian", lambda: builder().default_model(policy, head="gaussian").build()),
-        (relevo.DeviceUnavailableError, "cuda:7", lambda: builder().default_model(policy).default_device("cuda:7").build()),
+        (relevo.ContractError, "gaussian", lambda: built(head="gaussian")),
+        (
+            relevo.DeviceUnavailableError,
+            "cuda:7",
+            lambda: builder().default_device("cuda:7").default_model(policy).build(),
+        ),
     ]
     for kind, message, call in cases:
         with pytest.raises(kind, match=message):

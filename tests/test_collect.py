@@ -9,6 +9,7 @@ import gymnasium as gym
 import models
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from onnx import TensorProto, helper
@@ -377,22 +378,20 @@ def test_actions_for_a_box_are_cast_and_not_clipped(tmp_path: Path) -> None:
 
 def whole_numbers(path: Path, columns: int) -> Path:
     """Actions as int64 `[batch, columns]`: the observation's first columns, rounded down."""
-    return models.save(
-        path,
+    constants = {"from": [0], "to": [columns], "axis": [1]}
+    graph = helper.make_graph(
         [
             helper.make_node("Slice", ["obs", "from", "to", "axis"], ["part"]),
             helper.make_node("Floor", ["part"], ["floor"]),
             helper.make_node("Cast", ["floor"], ["actions"], to=TensorProto.INT64),
         ],
-        {"obs": ["batch", 3]},
-        {"actions": ["batch", columns]},
-        {
-            "from": np.array([0], np.int64),
-            "to": np.array([columns], np.int64),
-            "axis": np.array([1], np.int64),
-        },
-        {"actions": TensorProto.INT64},
+        "test",
+        [helper.make_tensor_value_info("obs", TensorProto.FLOAT, ["batch", 3])],
+        [helper.make_tensor_value_info("actions", TensorProto.INT64, ["batch", columns])],
+        [helper.make_tensor(name, TensorProto.INT64, [1], value) for name, value in constants.items()],
     )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
 
 
 @pytest.mark.parametrize(

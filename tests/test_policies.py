@@ -68,7 +68,9 @@ def test_actors_get_the_reference_outputs(shared: Path) -> None:
     served = [policy for policy in onnx_policies(shared) if not policy["recurrent"]]
     for policy in served:
         for count in (1, 8):
-            agent = relevo.AgentBuilder().default_model(shared / policy["file"]).actor_count(count).keep_outputs().build()
+            agent = (
+                relevo.AgentBuilder().default_model(shared / policy["file"]).actor_count(count).keep_outputs().build()
+            )
             with agent:
                 actors = agent.actors()
                 for case in policy["cases"]:

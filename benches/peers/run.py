@@ -27,6 +27,7 @@ WORKLOADS = {
     "actors_memory": None,
     "gymnasium_cartpole": None,
     "envpool_cartpole": "envpool",
+    "relayrl_actors": None,
 }
 
 

@@ -1,5 +1,6 @@
 """Many actors, shared policies, every step written down: reinforcement learning with a Rust core."""
 
+from relevo import environments
 from relevo._core import (
     ActionBatch,
     Actors,
@@ -51,5 +52,6 @@ __all__ = [
     "TrajectoryError",
     "__version__",
     "collect",
+    "environments",
     "open_run",
 ]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
 from relevo._core import Agent, ModelModule
 from relevo.errors import ConfigError
 from relevo.shutdown import shut_down_at_exit
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
 Head: TypeAlias = Literal["argmax", "categorical", "gaussian", "raw"]
@@ -53,9 +53,9 @@ class AgentBuilder:
     ) -> Self:
         """The model of the policy `default`, which new actors follow.
 
-        `model` is a loaded `ModelModule` or a path. `head` says how actions come from its outputs; without one the model's
-        contract decides. `roles` overrides what an input or output is taken for, by its name: `{"obs": "observation"}`; a
-        model that is loaded already has its roles.
+        `model` is a loaded `ModelModule` or a path. `head` says how actions come from its outputs; without one the
+        model's contract decides. `roles` overrides what an input or output is taken for, by its name:
+        `{"obs": "observation"}`; a model that is loaded already has its roles.
         """
         return self.policy("default", model, head, roles)
 
@@ -98,7 +98,7 @@ class AgentBuilder:
 
     def record(self, path: str | os.PathLike[str], format: Literal["arrow"] = "arrow") -> Self:  # noqa: A002
         """Writes every step into the run folder `path`, which must not hold a run yet."""
-        if format != "arrow":
+        if cast("str", format) != "arrow":
             msg = f'the format "{format}" is not known; the only one is "arrow"'
             raise ConfigError(msg)
         self._record, self._format = Path(path), format

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -80,6 +79,8 @@ def _import_gymnasium() -> ModuleType:
 
 
 def _unknown_id(env: str, reason: str, known: dict[str, Any]) -> str:
+    import difflib
+
     # Names are compared without case: `cartpole-v1` is a slip of the shift key.
     by_lower = {name.lower(): name for name in known}
     close = [by_lower[name] for name in difflib.get_close_matches(env.lower(), by_lower, n=3)]

@@ -1,7 +1,7 @@
 """What can go wrong, by the boundary it crossed.
 
-Every exception derives from `RelevoError` and from the builtin that people catch for such a fault. Its message says what was
-expected, what came, and what to do.
+Every exception derives from `RelevoError` and from the builtin that people catch for such a fault. Its message says what
+was expected, what came, and what to do.
 """
 
 
@@ -38,7 +38,7 @@ class DeviceUnavailableError(RelevoError, RuntimeError):
 
 
 class AgentStateError(RelevoError, RuntimeError):
-    """A call came at a moment when it means nothing: before start, after shutdown, without an open step, after a fork."""
+    """A call came when it means nothing: before start, after shutdown, without an open step, after a fork."""
 
 
 class TrajectoryError(RelevoError, OSError):

@@ -44,7 +44,7 @@ impl Actors {
         format!("Actors({} actors)", self.0.actors.len())
     }
 
-    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "(obs, mask=None, deterministic=None, record=True)")]
+    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True)")]
     pub(crate) fn act(
         &self,
         py: Python<'_>,
@@ -79,7 +79,7 @@ impl Actors {
         detach(py, || call.run(&options)).map(ActionBatch::new)
     }
 
-    #[pyo3(signature = (reward, terminated=None, truncated=None, final_obs=None), text_signature = "(reward, terminated=False, truncated=False, final_obs=None)")]
+    #[pyo3(signature = (reward, terminated=None, truncated=None, final_obs=None), text_signature = "($self, reward, terminated=False, truncated=False, final_obs=None)")]
     pub(crate) fn observe(
         &self,
         py: Python<'_>,

@@ -172,8 +172,8 @@ impl Agent {
         detach(py, || self.runtime.add_actors(count, own))
     }
 
-    fn remove_actor(&self, py: Python<'_>, id: Uuid) -> PyResult<()> {
-        detach(py, || self.runtime.remove_actor(id))
+    fn remove_actor(&self, py: Python<'_>, actor: Uuid) -> PyResult<()> {
+        detach(py, || self.runtime.remove_actor(actor))
     }
 
     fn set_actor_id(&self, py: Python<'_>, old: Uuid, new: Uuid) -> PyResult<()> {

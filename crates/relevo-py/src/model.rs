@@ -23,7 +23,10 @@ pub(crate) struct ModelModule(pub(crate) LoadedModel);
 #[pymethods]
 impl ModelModule {
     #[staticmethod]
-    #[pyo3(signature = (path, *, threads=1, device="cpu".to_owned(), roles=None))]
+    #[pyo3(
+        signature = (path, *, threads=1, device="cpu".to_owned(), roles=None),
+        text_signature = "(path, *, threads=1, device='cpu', roles=None)"
+    )]
     pub(crate) fn load_from_path(
         py: Python<'_>,
         path: PathBuf,

@@ -7,8 +7,8 @@ import numpy.typing as npt
 class ActionBatch:
     """What a call of `act` gives, one row for each actor, in the order of the call.
 
-    `numpy.asarray(batch)` is the action array. All arrays are views of memory that the runtime reuses only once they are
-    gone.
+    `numpy.asarray(batch)` is the action array. All arrays are views of memory that the runtime reuses only once they
+    are gone.
     """
 
     @property

@@ -26,8 +26,8 @@ class Actors:
         """One action for each actor, by one forward pass for each policy.
 
         Args:
-            obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, or a
-                tuple in the model's order.
+            obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, or
+                a tuple in the model's order.
             mask: `[N, actions]`, true (or not 0) where an action is allowed.
             deterministic: whether to act without randomness; None leaves it to the head.
             record: whether the step belongs into the trajectory; an array `[N]` says it for each actor.

@@ -93,7 +93,7 @@ class Agent:
     ) -> list[UUID]:
         """Adds `count` actors; see `new_actor`. A model given here is shared by them."""
 
-    def remove_actor(self, id: UUID) -> None:
+    def remove_actor(self, actor: UUID) -> None:
         """Removes an actor. Its open episode is kept as an incomplete one."""
 
     def set_actor_id(self, old: UUID, new: UUID) -> None:
@@ -151,5 +151,9 @@ class Agent:
         """The last finished trajectories, oldest first, as many as the builder keeps in memory."""
 
     def stats(self) -> dict[str, Any]:
-        """Counters: actors, routers, and for each policy its version, calls, rows, inference seconds and errors; steps and
-        episodes recorded, episodes interrupted, rewards and final observations that never came, episodes lost."""
+        """Counters of what happened so far.
+
+        `actors`, `routers`; `policies`, by name, each with `version`, `calls`, `rows`, `inference_seconds`, `errors`;
+        `steps_recorded`, `episodes_recorded`, `episodes_interrupted`, `rewards_missing`, `final_observations_missing`,
+        and `episodes_lost`, which did not reach the disk because it had failed.
+        """

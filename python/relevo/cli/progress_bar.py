@@ -31,13 +31,12 @@ class ProgressBar:
         # Drawn by `show` alone: a thread that draws would take the interpreter from the collection.
         self._bar = Bar(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=16),
             TaskProgressColumn(),
             _Numbers("episodes" if self._count_episodes else "steps"),
             TimeRemainingColumn(compact=True),
             console=messages(),
             auto_refresh=False,
-            expand=True,
         )
         self._bar.disable = not self._bar.console.is_terminal
         self._task = self._bar.add_task(description, total=episodes if steps is None else steps, so_far=None)
@@ -70,4 +69,4 @@ class _Numbers(ProgressColumn):
             return Text(done)
         recent = so_far.recent_return()
         shown = "–" if math.isnan(recent) else f"{recent:.1f}"
-        return Text(f"{done}  {so_far.steps / so_far.seconds:,.0f} steps/s  return {shown}")
+        return Text(f"{done} at {so_far.steps / so_far.seconds:,.0f}/s, return {shown}")
