@@ -265,3 +265,13 @@ def test_observations_in_other_layouts_are_read_right(policy: Path) -> None:
         unaligned = np.frombuffer(b"x" + obs.tobytes(), np.uint8)[1:].view(np.float32).reshape(3, 2)
         for form in (obs, np.asfortranarray(obs), np.repeat(obs, 2, axis=0)[::2], big, unaligned, {"obs": obs}, (obs,)):
             assert actors.act(form).action.tolist() == [1, 0, 1]
+
+
+def test_a_batch_that_is_run_in_parts_is_the_same(policy: Path) -> None:
+    count = 20_000
+    agent = relevo.AgentBuilder().default_model(policy, head="argmax").actor_count(count).keep_in_memory(0).build()
+    obs = np.random.default_rng(3).standard_normal((count, 2)).astype(np.float32)
+    with agent:
+        np.testing.assert_array_equal(agent.actors().act(obs).action, obs.argmax(1))
+    logits = relevo.ModelModule.load_from_path(policy).forward({"obs": obs})["logits"]
+    np.testing.assert_array_equal(logits, obs)

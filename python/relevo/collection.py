@@ -143,6 +143,8 @@ class _Loop:
         if self._cast is not None:
             obs = self._cast(obs)
         self._obs = obs
+        # Rewards are recorded and summed as float64; cast once.
+        reward = np.asarray(reward, np.float64)
         ended = terminated | truncated
         some_ended = bool(ended.any())
         final_obs = None

@@ -137,6 +137,12 @@ impl Contract {
         self.inputs.iter().filter(|input| input.role == InputRole::Observation)
     }
 
+    /// Whether the rows of every tensor lie one behind the other, so that a batch can be cut into parts.
+    pub fn rows_come_first(&self) -> bool {
+        self.inputs.iter().all(|input| input.batch_axis == 0)
+            && self.outputs.iter().all(|output| matches!(output.batch_axis, None | Some(0)))
+    }
+
     /// The mask input, if the model has one.
     pub fn mask(&self) -> Option<&InputContract> {
         self.inputs.iter().find(|input| input.role == InputRole::ActionMask)

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Worker,
     backend::{Backend, LoadOptions, Model},
-    contract::Contract,
+    contract::{Batch, Contract},
 };
 use crate::{
     error::{Error, Result},
@@ -91,6 +91,12 @@ impl LoadedModel {
                     crate::spec::shape_text(input.shape)
                 )));
             }
+        }
+        if rows > 1 && matches!(self.contract.batch, Batch::One { .. }) && !self.contract.rows_come_first() {
+            return Err(Error::Contract(format!(
+                "the model takes one row at a time, and the rows of its states do not lie one behind the other; {rows} rows \
+                 came, call forward for each"
+            )));
         }
         if rows == 0 {
             return Err(Error::Contract("a forward pass needs at least one row, but the batch has none".into()));

@@ -15,6 +15,10 @@ use crate::{
     tensor::{Tensor, TensorView},
 };
 
+/// A larger batch is run in parts: what lies between a model's layers then stays small enough for the processor's caches,
+/// and for memory.
+const PART_ROWS: usize = 8192;
+
 /// A session with its input and output buffers. Outputs keep their allocation, so a worker that has seen the largest
 /// batch allocates nothing more.
 pub struct Worker {
@@ -27,8 +31,10 @@ pub struct Worker {
     wanted: Vec<usize>,
     wanted_contracts: Vec<OutputContract>,
     outputs: Vec<Tensor>,
-    /// Outputs of a single row, for models that take one row at a time.
-    row_outputs: Option<Vec<Tensor>>,
+    /// Rows that one forward pass takes at most.
+    part: usize,
+    /// Outputs of a part, where a batch is more than one.
+    part_outputs: Vec<Tensor>,
     /// Buffers of the head.
     pub scratch: HeadScratch,
 }
@@ -46,7 +52,12 @@ impl Worker {
             wanted: wanted.to_vec(),
             wanted_contracts: wanted.iter().map(|index| contract.outputs[*index].clone()).collect(),
             outputs: wanted.iter().map(|_| empty()).collect(),
-            row_outputs: matches!(contract.batch, Batch::One { .. }).then(|| wanted.iter().map(|_| empty()).collect()),
+            part: match contract.batch {
+                Batch::One { .. } => 1,
+                Batch::Dynamic if contract.rows_come_first() => PART_ROWS,
+                Batch::Dynamic => usize::MAX,
+            },
+            part_outputs: wanted.iter().map(|_| empty()).collect(),
             scratch: HeadScratch::default(),
         })
     }
@@ -102,35 +113,34 @@ impl Worker {
         for (output, contract) in self.outputs.iter_mut().zip(&self.wanted_contracts) {
             shape_output(output, contract, rows);
         }
-        if self.row_outputs.is_some() {
-            return self.forward_row_by_row(rows, bytes);
+        if rows <= self.part {
+            self.shape_inputs(rows);
+            let views = views(&self.inputs, &self.input_shapes, bytes, 0..rows);
+            return self.session.forward(&views, &self.wanted, &mut self.outputs);
         }
-        for (shape, input) in self.input_shapes.iter_mut().zip(&self.inputs) {
-            shape[input.batch_axis] = rows;
-        }
-        let views = views(&self.inputs, &self.input_shapes, bytes, 0..usize::MAX);
-        self.session.forward(&views, &self.wanted, &mut self.outputs)
-    }
-
-    fn forward_row_by_row(&mut self, rows: usize, bytes: &[&[u8]]) -> Result<()> {
-        let Some(row_outputs) = &mut self.row_outputs else { return Ok(()) };
-        for (shape, input) in self.input_shapes.iter_mut().zip(&self.inputs) {
-            shape[input.batch_axis] = 1;
-        }
-        for row in 0..rows {
-            for (output, contract) in row_outputs.iter_mut().zip(&self.wanted_contracts) {
-                shape_output(output, contract, 1);
+        for first in (0..rows).step_by(self.part) {
+            let until = rows.min(first + self.part);
+            self.shape_inputs(until - first);
+            for (output, contract) in self.part_outputs.iter_mut().zip(&self.wanted_contracts) {
+                shape_output(output, contract, until - first);
             }
-            let views = views(&self.inputs, &self.input_shapes, bytes, row..row + 1);
-            self.session.forward(&views, &self.wanted, row_outputs)?;
-            for ((output, contract), single) in self.outputs.iter_mut().zip(&self.wanted_contracts).zip(&*row_outputs) {
-                let size = single.bytes().len();
-                // Constants are the same for every row.
-                let row = if contract.batch_axis.is_some() { row } else { 0 };
-                output.bytes_mut()[row * size..(row + 1) * size].copy_from_slice(single.bytes());
+            let views = views(&self.inputs, &self.input_shapes, bytes, first..until);
+            self.session.forward(&views, &self.wanted, &mut self.part_outputs)?;
+            let outputs = self.outputs.iter_mut().zip(&self.part_outputs).zip(&self.wanted_contracts);
+            for ((output, part), contract) in outputs {
+                // Constants are the same for every part.
+                let (first, rows) = if contract.batch_axis.is_some() { (first, until - first) } else { (0, 1) };
+                let size = part.bytes().len() / rows;
+                output.bytes_mut()[first * size..(first + rows) * size].copy_from_slice(part.bytes());
             }
         }
         Ok(())
+    }
+
+    fn shape_inputs(&mut self, rows: usize) {
+        for (shape, input) in self.input_shapes.iter_mut().zip(&self.inputs) {
+            shape[input.batch_axis] = rows;
+        }
     }
 }
 
@@ -147,9 +157,7 @@ fn views<'a>(
         .zip(bytes)
         .map(|((input, shape), bytes)| {
             let size = input.row_bytes();
-            let from = rows.start.saturating_mul(size).min(bytes.len());
-            let until = rows.end.saturating_mul(size).min(bytes.len());
-            TensorView { dtype: input.spec.dtype, shape, bytes: &bytes[from..until] }
+            TensorView { dtype: input.spec.dtype, shape, bytes: &bytes[rows.start * size..rows.end * size] }
         })
         .collect()
 }

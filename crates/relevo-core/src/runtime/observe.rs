@@ -115,7 +115,8 @@ impl ActorGroup {
                 *flags = (*flags & !Flags::OPEN) | Flags::REWARDED | end;
             }
             if ended != 0 {
-                for column in 0..work.layout.columns() {
+                // Few of many end in one step: only for those is it worth looking for a final observation.
+                for column in (0..work.layout.columns()).filter(|column| outcome.flags(*column) != 0) {
                     work.close(row, column, finals.get(column, work.block.final_size()));
                 }
             }
