@@ -275,3 +275,20 @@ def test_a_batch_that_is_run_in_parts_is_the_same(policy: Path) -> None:
         np.testing.assert_array_equal(agent.actors().act(obs).action, obs.argmax(1))
     logits = relevo.ModelModule.load_from_path(policy).forward({"obs": obs})["logits"]
     np.testing.assert_array_equal(logits, obs)
+
+
+def test_an_agent_that_is_dropped_while_a_thread_acts_does_not_hang(policy: Path) -> None:
+    def play(actors: relevo.Actors) -> None:
+        try:
+            while True:
+                actors.act(np.zeros((4, 2), np.float32))
+        except relevo.AgentStateError:
+            return
+
+    for _ in range(20):
+        agent = running(policy, actors=4)
+        thread = threading.Thread(target=play, args=(agent.actors(),))
+        thread.start()
+        del agent
+        thread.join(30)
+        assert not thread.is_alive()

@@ -282,6 +282,14 @@ impl Agent {
     }
 }
 
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // A call in another thread may hold a group's lock while it waits for the interpreter lock, which we hold. Whoever
+        // wants to see an error calls `shutdown`.
+        Python::try_attach(|py| py.detach(|| self.runtime.shutdown(&mut || Ok(())).ok()));
+    }
+}
+
 impl Agent {
     /// A model given as such, or by its path.
     fn load(&self, py: Python<'_>, model: &Bound<'_, PyAny>, device: Option<&str>) -> PyResult<ModelModule> {

@@ -416,7 +416,7 @@ impl Agent {
     /// Sends all finished episodes to memory and disk, and waits. `keep_waiting` is called now and then; an error of its
     /// ends the wait, not the flush.
     pub fn flush(&self, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        let Some(recorder) = self.shared.recorder() else { return Ok(()) };
+        let Some(recorder) = self.shared.recorder().filter(|_| self.is_running()) else { return Ok(()) };
         for group in self.shared.groups() {
             group.seal(&self.shared);
         }
@@ -485,7 +485,7 @@ impl Drop for Agent {
 
 fn await_answer(pending: &crate::trajectory::Pending, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     // Short enough for Ctrl-C to feel immediate.
-    while !pending.wait(Duration::from_millis(50)) {
+    while !pending.wait(Duration::from_millis(50))? {
         keep_waiting()?;
     }
     Ok(())

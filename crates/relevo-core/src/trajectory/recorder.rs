@@ -85,6 +85,14 @@ struct Shared {
     failed: AtomicBool,
 }
 
+impl Shared {
+    /// Leaves an error for the next caller.
+    fn tell(&self, error: Error) {
+        *self.failure.lock() = Some(error);
+        self.failed.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The handle on the recorder's thread.
 #[derive(Debug)]
 pub struct Recorder {
@@ -100,10 +108,22 @@ pub struct Pending(Receiver<()>);
 
 impl Pending {
     /// Waits up to `timeout`; whether the answer has come.
-    pub fn wait(&self, timeout: Duration) -> bool {
-        // A recorder that is gone has nothing left to write, so that ends the wait as well.
-        !matches!(self.0.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
+    ///
+    /// # Errors
+    /// [`Error::State`] where the recorder's thread is gone.
+    pub fn wait(&self, timeout: Duration) -> Result<bool> {
+        match self.0.recv_timeout(timeout) {
+            Ok(()) => Ok(true),
+            Err(RecvTimeoutError::Timeout) => Ok(false),
+            Err(RecvTimeoutError::Disconnected) => Err(gone()),
+        }
     }
+}
+
+fn gone() -> Error {
+    Error::State(
+        "the recorder's thread has ended before its time, and steps since then are lost; please report this".into(),
+    )
 }
 
 impl Recorder {
@@ -140,8 +160,9 @@ impl Recorder {
 
     /// Sends a sealed block; waits while the recorder is behind. It comes back, emptied, through `spares`.
     pub fn submit(&self, block: Block, spares: Spares) {
-        // The recorder ends only after `close`, behind which no block is sent.
-        drop(self.sender.send(Message::Block { block, spares }));
+        if self.sender.send(Message::Block { block, spares }).is_err() {
+            self.shared.tell(gone());
+        }
     }
 
     /// Sends a sealed block if there is room, or gives it back.
@@ -354,8 +375,7 @@ impl Worker {
             self.shared.stats.episodes_lost.fetch_add(lost, Ordering::Relaxed);
         }
         self.disk_failed = true;
-        *self.shared.failure.lock() = Some(error);
-        self.shared.failed.store(true, Ordering::Relaxed);
+        self.shared.tell(error);
     }
 
     fn close(&mut self) {
