@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-def save(
+def save(  # noqa: PLR0917  (what a graph is made of)
     path: Path,
     nodes: list[onnx.NodeProto],
     inputs: dict[str, list[int | str]],

@@ -306,9 +306,9 @@ class Silent(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 def test_a_hidden_autoreset_mode_can_be_said(tmp_path: Path) -> None:
     with started(models.linear(tmp_path / "policy.onnx", WEIGHTS)) as agent:
         envs = Silent(vector_env(AutoresetMode.NEXT_STEP))
-        with pytest.raises(relevo.EnvironmentError, match="autoreset_mode="):
+        with pytest.raises(relevo.UnsuitableEnvironmentError, match="autoreset_mode="):
             relevo.collect(agent, envs, steps=100, seed=1)
-        with pytest.raises(relevo.EnvironmentError, match="sometimes"):
+        with pytest.raises(relevo.UnsuitableEnvironmentError, match="sometimes"):
             relevo.collect(agent, envs, steps=100, seed=1, autoreset_mode="sometimes")
         said = relevo.collect(agent, envs, steps=100, seed=1, autoreset_mode="next_step")
         known = relevo.collect(agent, vector_env(AutoresetMode.NEXT_STEP), steps=100, seed=1)
@@ -411,7 +411,7 @@ def test_an_action_space_that_does_not_fit(space: gym.Space[Any], head: str, wor
     envs = SyncVectorEnv([lambda: Countdown(choices=space)] * ACTORS, autoreset_mode=AutoresetMode.SAME_STEP)
     with (
         started(models.linear(tmp_path / "policy.onnx", WEIGHTS), head=head) as agent,
-        pytest.raises(relevo.EnvironmentError, match=words),
+        pytest.raises(relevo.UnsuitableEnvironmentError, match=words),
     ):
         relevo.collect(agent, envs, steps=100, seed=0)
 
@@ -430,14 +430,14 @@ def test_an_action_that_the_space_does_not_have(
     envs = SyncVectorEnv([lambda: Countdown(choices=space)] * ACTORS, autoreset_mode=AutoresetMode.SAME_STEP)
     with (
         started(whole_numbers(tmp_path / "policy.onnx", columns), head="raw") as agent,
-        pytest.raises(relevo.EnvironmentError, match=words),
+        pytest.raises(relevo.UnsuitableEnvironmentError, match=words),
     ):
         relevo.collect(agent, envs, steps=500, seed=0)
 
 
 def test_an_observation_of_another_width(tmp_path: Path) -> None:
     with (
-        started(models.linear(tmp_path / "policy.onnx", np.eye(4))) as agent,
+        started(models.linear(tmp_path / "policy.onnx", np.ones((4, 2)))) as agent,
         pytest.raises(relevo.ContractError, match=r"\(5, 4\).*\(5, 3\)"),
     ):
         relevo.collect(agent, vector_env(AutoresetMode.SAME_STEP, dtype="float64"), steps=1)
@@ -446,7 +446,7 @@ def test_an_observation_of_another_width(tmp_path: Path) -> None:
 def test_a_single_environment_is_no_vector(tmp_path: Path) -> None:
     with (
         started(models.linear(tmp_path / "policy.onnx", WEIGHTS)) as agent,
-        pytest.raises(relevo.EnvironmentError, match="make_vector"),
+        pytest.raises(relevo.UnsuitableEnvironmentError, match="make_vector"),
     ):
         relevo.collect(agent, Countdown(), steps=1, autoreset_mode="same_step")  # type: ignore[arg-type]
 
@@ -470,7 +470,7 @@ def test_make_vector_of_a_function_and_of_a_vector() -> None:
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert envs.single_observation_space.dtype == np.float64
     assert make_vector(envs, 3) is envs
-    with pytest.raises(relevo.EnvironmentError, match="with 3 environments"):
+    with pytest.raises(relevo.UnsuitableEnvironmentError, match="with 3 environments"):
         make_vector(envs, 4)
 
 
@@ -492,5 +492,5 @@ def test_an_environment_that_cannot_be_made(env: str, words: str) -> None:
             pass
         else:
             pytest.skip("MuJoCo is installed here, so nothing is missing")
-    with pytest.raises(relevo.EnvironmentError, match=words):
+    with pytest.raises(relevo.UnsuitableEnvironmentError, match=words):
         make_vector(env, 2)

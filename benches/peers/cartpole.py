@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 BARE = "bare loop: session.run, argmax, env.step"
 UNRECORDED = "relevo.collect, no recording"
 RECORDED = "relevo.collect, Arrow, until all is on disk"
+PROCESSOR = ", processor time"
 # Logits that are closer than this may swap places: a forward pass of another size adds up in another order.
 NEARLY_EQUAL = 1e-5
 
@@ -52,6 +53,8 @@ def compare(report: Report, workload: Workload) -> None:
         rounds = Rounds(turns, workload.turns)
     for side in (BARE, UNRECORDED, RECORDED):
         report.figures.append(rounds.figure(workload.case, side, "env steps/s"))
+    for side in (BARE, UNRECORDED, RECORDED):
+        report.figures.append(rounds.figure(workload.case, side + PROCESSOR, "ns/step"))
     bare = rounds.medians(BARE)
     for side, bound, name in (
         (RECORDED, workload.bound_recorded, "recording to Arrow on"),
@@ -66,13 +69,12 @@ def bare_loop(workload: Workload) -> Callable[[], Samples]:
     envs, session = workload.make_envs(), one_thread_session(workload.policy)
 
     def turn() -> Samples:
-        begin = time.perf_counter()
+        begin, worked = time.perf_counter(), time.process_time()
         obs, _ = envs.reset()
         for _ in range(workload.vector_steps):
             actions = session.run(None, {"obs": obs})[0].argmax(axis=1)
             obs, _reward, _terminated, _truncated, _info = envs.step(actions)
-        seconds = time.perf_counter() - begin
-        return {BARE: np.array([workload.vector_steps * workload.envs / seconds])}
+        return _rates(BARE, workload.vector_steps * workload.envs, begin, worked)
 
     return turn
 
@@ -89,15 +91,20 @@ def collection(workload: Workload, folder: Path | None) -> Callable[[], Samples]
             builder.record(folder / f"run-{time.perf_counter_ns()}")
         agent = builder.build()
         agent.start()
-        begin = time.perf_counter()
+        begin, worked = time.perf_counter(), time.process_time()
         # `steps` leaves out those that only reset an environment: the counter tells what was asked of it all the same.
         relevo.collect(agent, envs, steps=workload.vector_steps * workload.envs)
         agent.shutdown()
-        seconds = time.perf_counter() - begin
-        taken = agent.stats()["policies"]["default"]["rows"]
-        return {UNRECORDED if folder is None else RECORDED: np.array([taken / seconds])}
+        side = UNRECORDED if folder is None else RECORDED
+        return _rates(side, agent.stats()["policies"]["default"]["rows"], begin, worked)
 
     return turn
+
+
+def _rates(side: str, steps: int, begin: float, worked: float) -> Samples:
+    """Steps a second, and the processor time of a step in nanoseconds, over all threads of the process."""
+    seconds, processor_seconds = time.perf_counter() - begin, time.process_time() - worked
+    return {side: np.array([steps / seconds]), side + PROCESSOR: np.array([processor_seconds / steps * 1e9])}
 
 
 class _Counted:

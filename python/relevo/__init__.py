@@ -20,11 +20,11 @@ from relevo.errors import (
     ConfigError,
     ContractError,
     DeviceUnavailableError,
-    EnvironmentError,
     InferenceError,
     ModelLoadError,
     RelevoError,
     TrajectoryError,
+    UnsuitableEnvironmentError,
 )
 
 open_run = Run.open
@@ -41,7 +41,6 @@ __all__ = [
     "Contract",
     "ContractError",
     "DeviceUnavailableError",
-    "EnvironmentError",
     "Episode",
     "InferenceError",
     "ModelLoadError",
@@ -50,6 +49,7 @@ __all__ = [
     "Run",
     "TensorContract",
     "TrajectoryError",
+    "UnsuitableEnvironmentError",
     "__version__",
     "collect",
     "environments",

@@ -61,7 +61,8 @@ def collect(
 
     Raises:
         ConfigError: both or none of `steps` and `episodes`, or as many actors as environments are not there.
-        EnvironmentError: the policy's actions do not fit the environments, or their autoreset mode is not known.
+        UnsuitableEnvironmentError: the policy's actions do not fit the environments, or their autoreset mode is not
+            known.
         ContractError: the observations do not fit the policy.
         AgentStateError: the agent is not running.
 
@@ -128,14 +129,14 @@ class _Loop:
     def begin(self, seed: int | None, *, leave_open_episodes: bool) -> None:
         """Resets the environments and chooses the first actions."""
         obs = environments.reset(self._envs, seed)
+        self._cast = environments.observation_cast(self._actors.observation_dtypes, obs)
+        self._obs = obs if self._cast is None else self._cast(obs)
+        self._fit = environments.fit_actions(self._envs, self._actors)
         if leave_open_episodes:
             # The reset cut them short. A step that is not recorded says so, and ends them as incomplete.
-            environments.act_and_cast(lambda attempt: self._actors.act(attempt, record=False), obs)
+            self._actors.act(self._obs, record=False)
             self._actors.observe(None)
-        self._batch, self._cast = environments.act_and_cast(
-            lambda attempt: self._actors.act(attempt, None, self._deterministic), obs
-        )
-        self._fit = environments.fit_actions(self._envs, self._batch.action)
+        self.act()
 
     def step(self) -> None:
         """Steps the environments once, and tells the actors what came of it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from relevo.errors import ConfigError, ContractError, EnvironmentError  # noqa: A004 : the name that users see
+from relevo.errors import ConfigError, UnsuitableEnvironmentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     import gymnasium
 
-    from relevo._core import ActionBatch
+    from relevo._core import Actors
 
 Autoreset: TypeAlias = Literal["same_step", "next_step", "disabled"]
 """When an environment resets by itself: in the step that ends an episode, in the one after, or never."""
 
 VectorEnv: TypeAlias = "gymnasium.vector.VectorEnv[Any, Any, Any]"
-Actions: TypeAlias = npt.NDArray[Any]
+ActionArray: TypeAlias = npt.NDArray[Any]
 Observations: TypeAlias = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 
 
@@ -39,12 +39,12 @@ def make_vector(
         **options: handed to the environment.
 
     Raises:
-        EnvironmentError: the id is not known, the environment cannot be made, or Gymnasium is not installed.
+        UnsuitableEnvironmentError: the id is not known, the environment cannot be made, or Gymnasium is not installed.
     """
     gymnasium = _import_gymnasium()
     if isinstance(env, gymnasium.vector.VectorEnv):
         if env.num_envs != num_envs or options:
-            raise EnvironmentError(
+            raise UnsuitableEnvironmentError(
                 f"the vector environment is made already, with {env.num_envs} environments; neither {num_envs} of them "
                 "nor other options can be asked for here"
             )
@@ -61,10 +61,10 @@ def make_vector(
             make = functools.partial(cast("Callable[..., Any]", env), **options)
             made = gymnasium.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
     except gymnasium.error.UnregisteredEnv as error:
-        raise EnvironmentError(_unknown_id(str(env), str(error), gymnasium.registry)) from None
+        raise UnsuitableEnvironmentError(_unknown_id(str(env), str(error), gymnasium.registry)) from None
     except Exception as error:
         # Whatever its author's code raised, with the hint at what to install where Gymnasium gives one.
-        raise EnvironmentError(f"the environment {env!r} cannot be made: {error}") from error
+        raise UnsuitableEnvironmentError(f"the environment {env!r} cannot be made: {error}") from error
     return cast("VectorEnv", made)
 
 
@@ -72,7 +72,7 @@ def _import_gymnasium() -> ModuleType:
     try:
         import gymnasium
     except ImportError as error:
-        raise EnvironmentError(
+        raise UnsuitableEnvironmentError(
             f'making environments needs Gymnasium ({error}); install it by: pip install "relevo[envs]"'
         ) from error
     return gymnasium
@@ -95,7 +95,7 @@ def autoreset_mode(envs: VectorEnv, given: gymnasium.vector.AutoresetMode | str 
     """How `envs` reset, from their metadata; `given`, Gymnasium's `AutoresetMode` or its name, goes before.
 
     Raises:
-        EnvironmentError: they do not say it.
+        UnsuitableEnvironmentError: they do not say it.
     """
     mode: object = given
     if mode is None:
@@ -107,7 +107,7 @@ def autoreset_mode(envs: VectorEnv, given: gymnasium.vector.AutoresetMode | str 
     modes: dict[str, Autoreset] = {"samestep": "same_step", "nextstep": "next_step", "disabled": "disabled"}
     if name not in modes:
         came = "their metadata name none" if mode is None else f"{mode!r} came"
-        raise EnvironmentError(
+        raise UnsuitableEnvironmentError(
             f"the environments' autoreset mode must be SAME_STEP, NEXT_STEP or DISABLED, but {came}; say it by "
             "collect(…, autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP), or what it is"
         )
@@ -118,17 +118,17 @@ def number_of(envs: VectorEnv) -> int:
     """How many environments `envs` are.
 
     Raises:
-        EnvironmentError: they are no vector environment, or one that steps a part of them at a time.
+        UnsuitableEnvironmentError: they are no vector environment, or one that steps a part of them at a time.
     """
     config = getattr(envs, "config", None)
     count = getattr(envs, "num_envs", None) or (config.get("num_envs") if isinstance(config, dict) else None)
     if not isinstance(count, int):
-        raise EnvironmentError(
+        raise UnsuitableEnvironmentError(
             f"collect needs a vector environment, but {type(envs).__name__} came, which has no num_envs; "
             "relevo.environments.make_vector makes one of an environment"
         )
     if isinstance(config, dict) and config.get("batch_size", count) != count:
-        raise EnvironmentError(
+        raise UnsuitableEnvironmentError(
             f"the EnvPool environments are asynchronous: {config['batch_size']} of {count} answer at a time; make them "
             "without batch_size"
         )
@@ -139,44 +139,55 @@ def reset(envs: VectorEnv, seed: int | None) -> Observations:
     """Resets all of `envs`; gives their observations.
 
     Raises:
-        EnvironmentError: they observe a tuple.
+        UnsuitableEnvironmentError: they observe a tuple.
         ConfigError: a seed was given to EnvPool environments, which take theirs when they are made.
     """
     if seed is not None and hasattr(envs, "all_env_ids"):
         raise ConfigError("EnvPool takes its seed when it makes the environments: envpool.make_gymnasium(…, seed=…)")
     obs, _ = envs.reset() if seed is None else envs.reset(seed=seed)
     if isinstance(obs, tuple):
-        raise EnvironmentError(
+        raise UnsuitableEnvironmentError(
             "the environments observe a tuple, which has no names to give to the policy's inputs; wrap them so that "
             "they observe a dict by the inputs' names"
         )
     return cast("Observations", obs)
 
 
-def act_and_cast(
-    act: Callable[[Any], ActionBatch], obs: Observations
-) -> tuple[ActionBatch, Callable[[Observations], Observations] | None]:
-    """The first action, and the cast of observations that it took: None where they go in as they are.
+def observation_cast(dtypes: dict[str, str], obs: Observations) -> Callable[[Observations], Observations] | None:
+    """The cast that `obs` need before the policy can take them; None where they go in as they are.
 
-    The casts that are tried: floats of another width (MuJoCo's float64) and uint8 (images) to what policies take.
+    Floats of another width (MuJoCo gives float64) and uint8 (images) are cast to the policy's floats. Everything else
+    is left to `act`, which says what does not fit.
+
+    Args:
+        dtypes: the policy's `Actors.observation_dtypes`.
+        obs: observations, `[N, …]`, or a dict of those by name.
     """
-    try:
-        return act(obs), None
-    except ContractError:
-        # A call that is refused leaves no trace, so the next cast can be tried.
-        for kinds, dtype in (("f", np.float32), ("fu", np.float32), ("f", np.float64)):
-            attempt = functools.partial(_cast, kinds=kinds, dtype=dtype)
-            try:
-                return act(attempt(obs)), attempt
-            except ContractError:
-                continue
-        raise
+    if not isinstance(obs, dict):
+        target = next(iter(dtypes.values()))
+        return functools.partial(_cast_array, dtype=target) if _may_cast(obs, target) else None
+    targets = {
+        name: dtypes.get(name, str(array.dtype)) if len(obs) > 1 else next(iter(dtypes.values()))
+        for name, array in obs.items()
+    }
+    if not any(_may_cast(array, targets[name]) for name, array in obs.items()):
+        return None
+    targets = {name: target for name, target in targets.items() if _may_cast(obs[name], target)}
+    return functools.partial(_cast_dict, dtypes=targets)
 
 
-def _cast(obs: Observations, kinds: str, dtype: npt.DTypeLike) -> Observations:
-    if isinstance(obs, dict):
-        return {name: cast("npt.NDArray[Any]", _cast(array, kinds, dtype)) for name, array in obs.items()}
-    return obs.astype(dtype, copy=False) if obs.dtype.kind in kinds else obs
+def _may_cast(array: npt.NDArray[Any], target: str) -> bool:
+    wanted = np.dtype(target)
+    return array.dtype != wanted and wanted.kind == "f" and (array.dtype.kind == "f" or array.dtype == np.uint8)
+
+
+def _cast_array(obs: Observations, dtype: str) -> Observations:
+    return cast("npt.NDArray[Any]", obs).astype(dtype)
+
+
+def _cast_dict(obs: Observations, dtypes: dict[str, str]) -> Observations:
+    arrays = cast("dict[str, npt.NDArray[Any]]", obs)
+    return {name: array.astype(dtypes[name]) if name in dtypes else array for name, array in arrays.items()}
 
 
 def fill_final(
@@ -200,7 +211,7 @@ def fill_final(
     return whole
 
 
-def fit_actions(envs: VectorEnv, first: Actions) -> Callable[[Actions], Actions]:
+def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[ActionArray], ActionArray]:
     """A function that makes of a policy's actions what `envs.step` takes.
 
     Discrete actions are checked, and shifted by the space's `start`. Those for a `Box` are cast to its type and
@@ -208,40 +219,43 @@ def fit_actions(envs: VectorEnv, first: Actions) -> Callable[[Actions], Actions]
 
     Args:
         envs: the environments.
-        first: the policy's first actions, `[N, …]`.
+        actors: who acts in them.
 
     Raises:
-        EnvironmentError: the actions do not fit the action space, or this kind of space is not known.
+        UnsuitableEnvironmentError: the actions do not fit the action space, or this kind of space is not known.
     """
     space: Any = getattr(envs, "single_action_space", None)
     if space is None:
         space = envs.action_space  # older versions of EnvPool
     kind = type(space).__name__
-    integers, row_shape = first.dtype.kind in "iu", first.shape[1:]
-    came = f"the policy gives {first.dtype} of shape {row_shape} for each actor"
+    dtype, row_shape, choices = np.dtype(actors.action_dtype), actors.action_shape, actors.choices
+    integers = dtype.kind in "iu"
+    came = f"the policy gives {dtype} of shape {row_shape} for each actor"
     if kind == "Discrete":
-        if not (integers and row_shape in {(), (1,)}):
-            raise EnvironmentError(
+        if choices is not None and choices != space.n:
+            came = f"the policy chooses from {choices}"
+        if not (integers and row_shape in {(), (1,)} and choices in {None, space.n}):
+            raise UnsuitableEnvironmentError(
                 f"the environment takes one of {space.n} actions ({space}), but {came}; choose a policy with {space.n} "
                 'logits, or a head that gives whole numbers: "categorical" or "argmax"'
             )
         return functools.partial(_discrete, choices=int(space.n), start=int(space.start), squeeze=row_shape == (1,))
     if kind in {"MultiDiscrete", "MultiBinary"}:
         if not (integers and row_shape == space.shape):
-            raise EnvironmentError(
+            raise UnsuitableEnvironmentError(
                 f"the environment takes whole numbers of shape {space.shape} ({space}), but {came}; choose a policy "
                 "that was made for this environment"
             )
-        choices = space.nvec if kind == "MultiDiscrete" else np.full(space.shape, 2)
-        return functools.partial(_multi_discrete, choices=choices, start=getattr(space, "start", None))
+        limits = space.nvec if kind == "MultiDiscrete" else np.full(space.shape, 2)
+        return functools.partial(_multi_discrete, choices=limits, start=getattr(space, "start", None))
     if kind == "Box":
-        if first.dtype.kind != space.dtype.kind or _without_ones(row_shape) != _without_ones(space.shape):
-            raise EnvironmentError(
+        if dtype.kind != space.dtype.kind or _without_ones(row_shape) != _without_ones(space.shape):
+            raise UnsuitableEnvironmentError(
                 f"the environment takes {space.dtype} of shape {space.shape} ({space}), but {came}; choose a policy "
                 'that was made for this environment, or another head: "gaussian" or "raw"'
             )
         return functools.partial(_box, dtype=space.dtype, shape=None if row_shape == space.shape else space.shape)
-    raise EnvironmentError(
+    raise UnsuitableEnvironmentError(
         f"the action space {space} is of a kind that collect does not know; it takes Discrete, MultiDiscrete, "
         "MultiBinary and Box. Wrap the environment, or write the loop with actors.act and actors.observe"
     )
@@ -251,30 +265,30 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _discrete(actions: Actions, choices: int, start: int, squeeze: bool) -> Actions:
+def _discrete(actions: ActionArray, choices: int, start: int, squeeze: bool) -> ActionArray:
     if squeeze:
         actions = actions[:, 0]
     highest = int(actions.max())
     if highest >= choices or int(actions.min()) < 0:
-        raise EnvironmentError(
+        raise UnsuitableEnvironmentError(
             f"the environment takes one of {choices} actions, numbered from 0, but the policy chose "
             f"{highest if highest >= choices else int(actions.min())}; choose a policy with {choices} logits"
         )
     return actions + start if start else actions
 
 
-def _multi_discrete(actions: Actions, choices: npt.NDArray[Any], start: npt.NDArray[Any] | None) -> Actions:
+def _multi_discrete(actions: ActionArray, choices: npt.NDArray[Any], start: npt.NDArray[Any] | None) -> ActionArray:
     outside = (actions < 0) | (actions >= choices)
     if outside.any():
         row = int(np.flatnonzero(outside.reshape(len(actions), -1).any(axis=1))[0])
-        raise EnvironmentError(
+        raise UnsuitableEnvironmentError(
             f"the environment takes actions below {choices.tolist()}, but the policy chose {actions[row].tolist()}; "
             "choose a policy that was made for this environment"
         )
     return actions if start is None else actions + start
 
 
-def _box(actions: Actions, dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> Actions:
+def _box(actions: ActionArray, dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> ActionArray:
     if shape is not None:
         actions = actions.reshape(len(actions), *shape)
     return actions.astype(dtype, copy=False)

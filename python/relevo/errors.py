@@ -1,7 +1,7 @@
 """What can go wrong, by the boundary it crossed.
 
-Every exception derives from `RelevoError` and from the builtin that people catch for such a fault. Its message says what
-was expected, what came, and what to do.
+Every exception derives from `RelevoError` and from the builtin that people catch for such a fault. Its message says
+what was expected, what came, and what to do.
 """
 
 
@@ -45,5 +45,5 @@ class TrajectoryError(RelevoError, OSError):
     """Steps could not be recorded or read."""
 
 
-class EnvironmentError(RelevoError, ValueError):
+class UnsuitableEnvironmentError(RelevoError, ValueError):
     """An environment cannot be made, or does not fit the policy."""

@@ -1,6 +1,6 @@
 //! `relevo.Actors`: a handle on some actors, and the two calls of the hot path.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use pyo3::{
     prelude::*,
@@ -34,6 +34,28 @@ impl Actors {
     #[getter]
     fn ids(&self) -> Vec<Uuid> {
         self.0.actors.iter().map(|actor| actor.id()).collect()
+    }
+
+    #[getter]
+    fn observation_dtypes(&self) -> BTreeMap<String, &'static str> {
+        let name = |key: &str| if key.is_empty() { "observation".to_owned() } else { key.to_owned() };
+        let version = self.0.actors[0].policy().current();
+        version.schema.observations.iter().map(|column| (name(&column.key), column.dtype.name())).collect()
+    }
+
+    #[getter]
+    fn action_dtype(&self) -> &'static str {
+        self.0.actors[0].policy().current().head.action().dtype.name()
+    }
+
+    #[getter]
+    fn action_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.0.actors[0].policy().current().head.action().shape)
+    }
+
+    #[getter]
+    fn choices(&self) -> Option<usize> {
+        self.0.actors[0].policy().current().head.choices()
     }
 
     fn __len__(&self) -> usize {

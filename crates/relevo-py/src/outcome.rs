@@ -47,7 +47,7 @@ impl<'py> OutcomeArguments<'py> {
         let finals = match final_obs {
             None => FinalObservations::default(),
             Some(given) => {
-                let ended: Vec<usize> = (0..rows).filter(|row| terminated.get(*row) || truncated.get(*row)).collect();
+                let ended = ended_rows(&terminated, &truncated, rows);
                 final_observations::collect(given, &ended, rows, &schema())?
             }
         };
@@ -80,6 +80,17 @@ impl OwnedOutcome {
             terminated: Values::Each(&self.terminated),
             truncated: Values::Each(&self.truncated),
         }
+    }
+}
+
+/// The rows in which an episode ended.
+fn ended_rows(terminated: &Truth<'_>, truncated: &Truth<'_>, rows: usize) -> Vec<usize> {
+    match (terminated, truncated) {
+        (Truth::Each(terminated), Truth::Each(truncated)) => {
+            let pairs = terminated.bytes().iter().zip(truncated.bytes());
+            pairs.enumerate().filter(|(_, (left, right))| **left | **right != 0).map(|(row, _)| row).collect()
+        }
+        _ => (0..rows).filter(|row| terminated.get(*row) || truncated.get(*row)).collect(),
     }
 }
 

@@ -15,6 +15,25 @@ class Actors:
     def ids(self) -> list[UUID]:
         """The actors' ids, in the order of the rows."""
 
+    @property
+    def observation_dtypes(self) -> dict[str, str]:
+        """NumPy's name of the dtype that the policy takes, for each observation by name.
+
+        A policy's only observation is named `observation`.
+        """
+
+    @property
+    def action_dtype(self) -> str:
+        """NumPy's name of the actions' dtype."""
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one actor's action: `()` for a discrete one."""
+
+    @property
+    def choices(self) -> int | None:
+        """How many discrete actions the policy's head chooses from; None for other heads."""
+
     def __len__(self) -> int: ...
     def act(
         self,

@@ -420,7 +420,11 @@ impl Agent {
         for group in self.shared.groups() {
             group.seal(&self.shared);
         }
-        await_answer(&recorder.flush(), keep_waiting)?;
+        let answer = await_answer(&recorder.flush(), keep_waiting);
+        if self.is_running() {
+            answer?;
+        }
+        // If not, a shutdown came between, and wrote everything.
         recorder.take_failure().map_or(Ok(()), Err)
     }
 

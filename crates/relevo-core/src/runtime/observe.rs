@@ -42,6 +42,19 @@ pub enum Rewards<'a> {
 }
 
 impl Rewards<'_> {
+    /// Copies all rewards, in the caller's order; `false` where they are not known.
+    fn copy_to(&self, target: &mut [f64]) -> bool {
+        match self {
+            Self::Unknown => return false,
+            Self::Float64(Values::Same(reward)) => target.fill(*reward),
+            Self::Float64(Values::Each(rewards)) => target.copy_from_slice(rewards),
+            Self::Float32(rewards) => {
+                target.iter_mut().zip(*rewards).for_each(|(target, reward)| *target = f64::from(*reward));
+            }
+        }
+        true
+    }
+
     /// The reward in `row`, as float64; `None` where it is not known.
     pub fn get(&self, row: usize) -> Option<f64> {
         match self {
@@ -106,8 +119,7 @@ impl ActorGroup {
         if let Some(column) = work.block.flags[cells.clone()].iter().position(|flags| !Flags(*flags).has(Flags::OPEN)) {
             return Err(no_open_step(&self.actors[work.caller_row(column)]));
         }
-        if let (None, Rewards::Float64(Values::Each(rewards))) = (&work.order, outcome.rewards) {
-            work.block.rewards[cells.clone()].copy_from_slice(rewards);
+        if work.order.is_none() && outcome.rewards.copy_to(&mut work.block.rewards[cells.clone()]) {
             let mut ended = 0;
             for (caller_row, flags) in work.block.flags[cells].iter_mut().enumerate() {
                 let end = outcome.flags(caller_row);

@@ -83,6 +83,8 @@ struct Shared {
     /// An error that no caller has seen yet.
     failure: Mutex<Option<Error>>,
     failed: AtomicBool,
+    /// Whether the thread is gone. A message that came too late stays in the channel, so nobody may wait for its answer.
+    ended: AtomicBool,
 }
 
 impl Shared {
@@ -104,7 +106,10 @@ pub struct Recorder {
 
 /// The answer to a flush, to be waited for.
 #[derive(Debug)]
-pub struct Pending(Receiver<()>);
+pub struct Pending {
+    answer: Receiver<()>,
+    shared: Arc<Shared>,
+}
 
 impl Pending {
     /// Waits up to `timeout`; whether the answer has come.
@@ -112,10 +117,12 @@ impl Pending {
     /// # Errors
     /// [`Error::State`] where the recorder's thread is gone.
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
-        match self.0.recv_timeout(timeout) {
+        // Looked at first: an answer that was given before the end must not be missed.
+        let ended = self.shared.ended.load(Ordering::Acquire);
+        match self.answer.recv_timeout(if ended { Duration::ZERO } else { timeout }) {
             Ok(()) => Ok(true),
-            Err(RecvTimeoutError::Timeout) => Ok(false),
-            Err(RecvTimeoutError::Disconnected) => Err(gone()),
+            Err(RecvTimeoutError::Timeout) if !ended => Ok(false),
+            Err(_) => Err(gone()),
         }
     }
 }
@@ -135,6 +142,7 @@ impl Recorder {
             stats: RecorderStats::default(),
             failure: Mutex::default(),
             failed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         });
         let recorder =
             Arc::new(Self { sender, shared: shared.clone(), thread: Mutex::default(), birthplace: Birthplace::here() });
@@ -187,14 +195,14 @@ impl Recorder {
     pub fn flush(&self) -> Pending {
         let (answer, pending) = bounded(1);
         drop(self.sender.send(Message::Flush(answer)));
-        Pending(pending)
+        Pending { answer: pending, shared: self.shared.clone() }
     }
 
     /// Closes open episodes as interrupted ones, then the run folder.
     pub fn close(&self) -> Pending {
         let (answer, pending) = bounded(1);
         drop(self.sender.send(Message::Close(answer)));
-        Pending(pending)
+        Pending { answer: pending, shared: self.shared.clone() }
     }
 
     /// The trajectories in memory, oldest first.
@@ -248,6 +256,13 @@ struct Worker {
     open: HashMap<u32, EpisodeBuilder>,
     next_episode: u64,
     last_tick: Instant,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Also where it panicked.
+        self.shared.ended.store(true, Ordering::Release);
+    }
 }
 
 impl Worker {
