@@ -12,9 +12,9 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::{
-    agent::AgentShared,
     group::{ActorGroup, GroupState, Work},
     results::ActionResults,
+    shared::AgentShared,
 };
 use crate::{
     error::{Error, Result},

@@ -1,7 +1,6 @@
 //! The agent: the actors, the policies that they follow, and the recorder behind them.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicUsize, Ordering},
@@ -17,157 +16,21 @@ use super::{
     config::AgentConfig,
     group::ActorGroup,
     observe::{FinalObservations, Outcome, observe_each},
+    shared::{AgentShared, BUILT, RUNNING, STOPPED, Table},
 };
 use crate::{
     error::{Error, Result},
     fork::Birthplace,
     policy::{LoadedModel, PolicySlot},
-    trajectory::{Episode, Recorder, RecorderConfig, RunInfo, RunWriter, Sealer},
+    trajectory::{Episode, ModelInfo, Pending, Recorder, RecorderConfig, RunInfo, RunWriter, Sealer, StepSchema},
 };
-
-/// What an agent's handles share.
-#[derive(Debug)]
-pub(super) struct AgentShared {
-    pub(super) seed: u64,
-    pub(super) keep_outputs: bool,
-    /// Held while actors move between groups, and by everything that needs several groups at once.
-    pub(super) structure: Mutex<()>,
-    phase: AtomicUsize,
-    birthplace: Birthplace,
-    recorder: OnceLock<Arc<Recorder>>,
-    table: RwLock<Table>,
-    groups: Mutex<Vec<Weak<ActorGroup>>>,
-}
-
-const BUILT: usize = 0;
-const RUNNING: usize = 1;
-const STOPPED: usize = 2;
-
-#[derive(Debug, Default)]
-struct Table {
-    by_id: HashMap<Uuid, Arc<Actor>>,
-    /// In the order in which they were made.
-    by_ordinal: BTreeMap<u32, Arc<Actor>>,
-    next_ordinal: u32,
-    /// In the order in which they were named; the first is the one that new actors follow.
-    policies: Vec<Arc<PolicySlot>>,
-}
 
 /// The runtime that serves actors.
 #[derive(Debug)]
 pub struct Agent {
-    shared: Arc<AgentShared>,
+    pub(super) shared: Arc<AgentShared>,
     config: AgentConfig,
     routers: AtomicUsize,
-}
-
-/// Counters of one policy.
-#[derive(Debug, Clone)]
-pub struct PolicyReport {
-    /// Its name.
-    pub name: String,
-    /// Its version now.
-    pub version: u64,
-    /// Forward passes, over all versions.
-    pub calls: u64,
-    /// Rows in them.
-    pub rows: u64,
-    /// Seconds in them, heads included.
-    pub inference_seconds: f64,
-    /// Forward passes that failed.
-    pub errors: u64,
-}
-
-/// Counters of an agent.
-#[derive(Debug, Clone)]
-pub struct AgentStats {
-    /// Actors now.
-    pub actors: usize,
-    /// Routers.
-    pub routers: usize,
-    /// The policies, in the order in which they were named.
-    pub policies: Vec<PolicyReport>,
-    /// Steps recorded, in finished or interrupted episodes.
-    pub steps_recorded: u64,
-    /// Episodes recorded.
-    pub episodes_recorded: u64,
-    /// Episodes among them that were interrupted.
-    pub episodes_interrupted: u64,
-    /// Recorded steps whose reward never came.
-    pub rewards_missing: u64,
-    /// Truncated episodes that came without their final observation.
-    pub final_observations_missing: u64,
-    /// Episodes that did not reach the disk because it had failed.
-    pub episodes_lost: u64,
-}
-
-impl AgentShared {
-    /// An error unless the agent runs, in this process; also the error that stopped the recording, once.
-    pub(super) fn check_running(&self) -> Result<()> {
-        if self.birthplace.is_elsewhere() {
-            return Err(Error::State(
-                "this process was forked after the agent was made, and its threads stayed in the parent; build an agent of \
-                 its own in the child, or start processes by spawn"
-                    .into(),
-            ));
-        }
-        match self.phase.load(Ordering::Acquire) {
-            RUNNING => {}
-            BUILT => return Err(Error::State("the agent has not started; call start() or use `with agent:`".into())),
-            _ => return Err(Error::State("the agent was shut down; build a new one".into())),
-        }
-        match self.recorder().and_then(|recorder| recorder.take_failure()) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn recorder(&self) -> Option<&Arc<Recorder>> {
-        self.recorder.get()
-    }
-
-    fn groups(&self) -> Vec<Arc<ActorGroup>> {
-        let mut groups = self.groups.lock();
-        groups.retain(|group| group.strong_count() > 0);
-        groups.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    fn find(&self, ids: &[Uuid]) -> Result<Vec<Arc<Actor>>> {
-        let table = self.table.read();
-        let mut seen = HashSet::with_capacity(ids.len());
-        ids.iter()
-            .map(|id| {
-                if !seen.insert(id) {
-                    return Err(Error::Config(format!("the actor {id} is named twice; name each once")));
-                }
-                table.by_id.get(id).cloned().ok_or_else(|| Error::ActorNotFound {
-                    id: *id,
-                    hint: format!("there are {} actors, listed by get_actor_ids()", table.by_id.len()),
-                })
-            })
-            .collect()
-    }
-}
-
-impl Sealer for AgentShared {
-    fn seal_idle(&self, recorder: &Recorder) {
-        for group in self.groups() {
-            group.seal_idle(recorder);
-        }
-    }
-}
-
-impl Drop for AgentShared {
-    fn drop(&mut self) {
-        if self.birthplace.is_elsewhere() {
-            // A lock may be held for ever by a thread that stayed in the parent.
-            return;
-        }
-        // Actors and groups hold each other.
-        for actor in self.table.get_mut().by_id.values() {
-            actor.home.lock().group = None;
-        }
-    }
 }
 
 impl Agent {
@@ -225,7 +88,7 @@ impl Agent {
             .iter()
             .map(|policy| {
                 let version = policy.current();
-                crate::trajectory::ModelInfo {
+                ModelInfo {
                     policy: policy.name().to_string(),
                     path: version.loaded.path.display().to_string(),
                     sha256: version.loaded.model.facts().sha256.clone(),
@@ -386,7 +249,7 @@ impl Agent {
     }
 
     /// What the policy of an actor takes and gives.
-    pub fn step_schema(&self, id: Uuid) -> Result<Arc<crate::trajectory::StepSchema>> {
+    pub fn step_schema(&self, id: Uuid) -> Result<Arc<StepSchema>> {
         Ok(self.one(id)?.policy().current().schema.clone())
     }
 
@@ -447,37 +310,6 @@ impl Agent {
         await_answer(&recorder.close(), keep_waiting)?;
         recorder.take_failure().map_or(Ok(()), Err)
     }
-
-    /// What happened so far.
-    pub fn stats(&self) -> AgentStats {
-        let table = self.shared.table.read();
-        let policies = table.policies.iter().map(|policy| {
-            let stats = &policy.stats;
-            PolicyReport {
-                name: policy.name().to_string(),
-                version: policy.current().version,
-                calls: stats.calls.load(Ordering::Relaxed),
-                rows: stats.rows.load(Ordering::Relaxed),
-                inference_seconds: Duration::from_nanos(stats.nanoseconds.load(Ordering::Relaxed)).as_secs_f64(),
-                errors: stats.errors.load(Ordering::Relaxed),
-            }
-        });
-        let recorded = self.shared.recorder().map(|recorder| recorder.stats());
-        let count = |counter: fn(&crate::trajectory::RecorderStats) -> &std::sync::atomic::AtomicU64| {
-            recorded.map_or(0, |stats| counter(stats).load(Ordering::Relaxed))
-        };
-        AgentStats {
-            actors: table.by_id.len(),
-            routers: self.routers(),
-            policies: policies.collect(),
-            steps_recorded: count(|stats| &stats.steps),
-            episodes_recorded: count(|stats| &stats.episodes),
-            episodes_interrupted: count(|stats| &stats.episodes_interrupted),
-            rewards_missing: count(|stats| &stats.rewards_missing),
-            final_observations_missing: count(|stats| &stats.final_observations_missing),
-            episodes_lost: count(|stats| &stats.episodes_lost),
-        }
-    }
 }
 
 impl Drop for Agent {
@@ -487,7 +319,7 @@ impl Drop for Agent {
     }
 }
 
-fn await_answer(pending: &crate::trajectory::Pending, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+fn await_answer(pending: &Pending, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     // Short enough for Ctrl-C to feel immediate.
     while !pending.wait(Duration::from_millis(50))? {
         keep_waiting()?;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{actor::Actor, agent::AgentShared, results::ResultsRing};
+use super::{actor::Actor, results::ResultsRing, shared::AgentShared};
 use crate::{
     error::{Error, Result},
     policy::{PolicySlot, random::Stream},

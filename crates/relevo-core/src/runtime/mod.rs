@@ -13,11 +13,14 @@ mod config;
 mod group;
 mod observe;
 mod results;
+mod shared;
+mod stats;
 
 pub use act::{ActCall, ActOptions, Recording};
 pub use actor::Actor;
-pub use agent::{Agent, AgentStats, PolicyReport};
+pub use agent::Agent;
 pub use config::AgentConfig;
 pub use group::ActorGroup;
 pub use observe::{FinalObservations, Outcome, Rewards, Values};
 pub use results::ActionResults;
+pub use stats::{AgentStats, PolicyReport};

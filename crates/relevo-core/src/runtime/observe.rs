@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     actor::Actor,
-    agent::AgentShared,
     group::{ActorGroup, Work},
+    shared::AgentShared,
 };
 use crate::{
     error::{Error, Result},

@@ -1,0 +1,82 @@
+//! What an agent counts.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::agent::Agent;
+use crate::trajectory::RecorderStats;
+
+/// Counters of one policy.
+#[derive(Debug, Clone)]
+pub struct PolicyReport {
+    /// Its name.
+    pub name: String,
+    /// Its version now.
+    pub version: u64,
+    /// Forward passes, over all versions.
+    pub calls: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Seconds in them, heads included.
+    pub inference_seconds: f64,
+    /// Forward passes that failed.
+    pub errors: u64,
+}
+
+/// Counters of an agent.
+#[derive(Debug, Clone)]
+pub struct AgentStats {
+    /// Actors now.
+    pub actors: usize,
+    /// Routers.
+    pub routers: usize,
+    /// The policies, in the order in which they were named.
+    pub policies: Vec<PolicyReport>,
+    /// Steps recorded, in finished or interrupted episodes.
+    pub steps_recorded: u64,
+    /// Episodes recorded.
+    pub episodes_recorded: u64,
+    /// Episodes among them that were interrupted.
+    pub episodes_interrupted: u64,
+    /// Recorded steps whose reward never came.
+    pub rewards_missing: u64,
+    /// Truncated episodes that came without their final observation.
+    pub final_observations_missing: u64,
+    /// Episodes that did not reach the disk because it had failed.
+    pub episodes_lost: u64,
+}
+
+impl Agent {
+    /// What happened so far.
+    pub fn stats(&self) -> AgentStats {
+        let table = self.shared.table.read();
+        let policies = table.policies.iter().map(|policy| {
+            let stats = &policy.stats;
+            PolicyReport {
+                name: policy.name().to_string(),
+                version: policy.current().version,
+                calls: stats.calls.load(Ordering::Relaxed),
+                rows: stats.rows.load(Ordering::Relaxed),
+                inference_seconds: Duration::from_nanos(stats.nanoseconds.load(Ordering::Relaxed)).as_secs_f64(),
+                errors: stats.errors.load(Ordering::Relaxed),
+            }
+        });
+        let recorded = self.shared.recorder().map(|recorder| recorder.stats());
+        let count = |counter: fn(&RecorderStats) -> &AtomicU64| {
+            recorded.map_or(0, |stats| counter(stats).load(Ordering::Relaxed))
+        };
+        AgentStats {
+            actors: table.by_id.len(),
+            routers: self.routers(),
+            policies: policies.collect(),
+            steps_recorded: count(|stats| &stats.steps),
+            episodes_recorded: count(|stats| &stats.episodes),
+            episodes_interrupted: count(|stats| &stats.episodes_interrupted),
+            rewards_missing: count(|stats| &stats.rewards_missing),
+            final_observations_missing: count(|stats| &stats.final_observations_missing),
+            episodes_lost: count(|stats| &stats.episodes_lost),
+        }
+    }
+}
