@@ -148,6 +148,23 @@ fn a_failed_call_leaves_no_trace() {
 }
 
 #[test]
+fn an_open_step_outlives_a_call_that_fails_at_a_full_block() {
+    let agent = agent(vec![identity().slot("default", None)], 2, 10);
+    let group = all(&agent);
+    // The first block has 16 rows; each step is told only after a call that fails.
+    for step in 0..40 {
+        act(&group, &[step as f32; 4], None, &RECORD).unwrap();
+        assert!(act(&group, &[f32::NAN; 4], None, &RECORD).is_err());
+        let ended = [u8::from(step == 39); 2];
+        observe(&group, &outcome(&[f64::from(step); 2], &ended, &[0; 2]), &FinalObservations::default()).unwrap();
+    }
+    for episode in flushed(&agent) {
+        assert_eq!(episode.rewards.typed_data::<f64>(), (0..40).map(f64::from).collect::<Vec<_>>());
+        assert_eq!(episode.reward_known, None);
+    }
+}
+
+#[test]
 fn masked_actions_are_never_taken_and_masks_are_recorded() {
     let agent = agent(vec![identity().slot("default", Some(HeadKind::Categorical))], 2, 10);
     let group = all(&agent);

@@ -93,8 +93,8 @@ impl ActCall<'_> {
         if let Some(work) = &mut self.guard.work
             && work.block.rows == work.block.capacity
         {
-            // Steps that are still open are over: their actors are about to act again.
-            work.send(&self.agent, |_| false);
+            // Steps that are open stay so: should this call fail, they can still be observed.
+            work.send(&self.agent, |_| true);
         }
         Ok(())
     }

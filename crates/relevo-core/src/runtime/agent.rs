@@ -239,7 +239,13 @@ impl Agent {
             return Ok(group.clone());
         }
         let group = Arc::new(ActorGroup::new(Arc::downgrade(&self.shared), actors));
-        self.shared.groups.lock().push(Arc::downgrade(&group));
+        let mut groups = self.shared.groups.lock();
+        if groups.len() == groups.capacity() {
+            // Before it grows, those that are gone make room.
+            groups.retain(|group| group.strong_count() > 0);
+        }
+        groups.push(Arc::downgrade(&group));
+        drop(groups);
         Ok(group)
     }
 
