@@ -195,6 +195,21 @@ def test_update_model(policy: Path, tmp_path: Path) -> None:
         assert (batch.action.tolist(), batch.policy_version.tolist()) == ([0], [2])
 
 
+def test_a_run_names_every_model_that_acted(policy: Path, tmp_path: Path) -> None:
+    other = models.linear(tmp_path / "other.onnx", np.eye(2)[::-1])
+    with relevo.AgentBuilder().policy("first", policy, head="argmax").record(tmp_path / "run").build() as agent:
+        # New actors follow the first policy, whatever its name; `default` means it.
+        assert agent.update_model(other) == 2
+        agent.new_actor(model=policy)
+    hashes = {path: relevo.ModelModule.load_from_path(path).sha256 for path in (policy, other)}
+    named = relevo.open_run(tmp_path / "run").info["models"]
+    assert [(model["policy"], model["version"], model["head"], model["sha256"]) for model in named] == [
+        ("first", 1, "argmax", hashes[policy]),
+        ("first", 2, "argmax", hashes[other]),
+        ("model-1", 1, "categorical", hashes[policy]),
+    ]
+
+
 def test_several_threads_with_actors_of_their_own(policy: Path) -> None:
     with running(policy, actors=32) as agent:
         ids = agent.get_actor_ids()

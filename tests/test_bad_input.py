@@ -283,7 +283,11 @@ def test_a_forked_child_gets_an_error_and_ends(policy: Path, tmp_path: Path) -> 
         actors.act(obs)
         child = os.fork()
         if child == 0:
-            for call in (lambda: actors.act(obs), lambda: actors.observe(0.0)):
+            calls = [
+                lambda: actors.act(obs), lambda: actors.observe(0.0), agent.flush, agent.trajectories, agent.stats,
+                agent.get_actor_ids, agent.actors, lambda: agent.new_actor(), lambda: agent.update_model(sys.argv[1]),
+            ]
+            for call in calls:
                 try:
                     call()
                 except relevo.AgentStateError as error:

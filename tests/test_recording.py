@@ -68,6 +68,7 @@ def test_a_run_reads_back_as_it_was_played(policy: Path, tmp_path: Path) -> None
     assert {episode.actor_id for episode in episodes} == set(agent.get_actor_ids())
     assert run.info["seed"] == 5
     assert run.info["models"][0]["sha256"] == relevo.ModelModule.load_from_path(policy).sha256
+    assert run.info["models"][0]["head"] == "categorical"
     assert run.info["config"]["actor_count"] == 7
     in_memory = {episode.number: episode for episode in agent.trajectories()}
     for episode in episodes:

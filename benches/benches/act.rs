@@ -19,7 +19,7 @@ fn calls(bencher: divan::Bencher<'_, '_>, actors: usize, head: HeadKind, traject
     let output = if head == HeadKind::Gaussian { "actions" } else { "logits" };
     let weights = (0..32).map(|index| (index as f32 * 0.7).sin()).collect();
     let agent = agent(vec![Linear::new(8, output, weights).slot("default", Some(head))], actors, trajectories);
-    let group = agent.group(&agent.actor_ids()).unwrap();
+    let group = agent.group(&agent.actor_ids().unwrap()).unwrap();
     let observations: Vec<f32> = (0..actors * 8).map(|index| (index as f32).cos()).collect();
     let rewards = vec![1.0; actors];
     let options = ActOptions { deterministic: None, record: Recording::All };

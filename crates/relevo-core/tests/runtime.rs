@@ -30,7 +30,7 @@ fn identity() -> Linear {
 }
 
 fn all(agent: &Agent) -> Arc<ActorGroup> {
-    agent.group(&agent.actor_ids()).unwrap()
+    agent.group(&agent.actor_ids().unwrap()).unwrap()
 }
 
 fn outcome<'a>(rewards: &'a [f64], terminated: &'a [u8], truncated: &'a [u8]) -> Outcome<'a> {
@@ -69,7 +69,7 @@ fn a_step_is_recorded_as_it_was_inferred() {
     let episodes = flushed(&agent);
     assert_eq!(episodes.len(), 2);
     let of = |id: Uuid| episodes.iter().find(|episode| episode.actor_id == id).unwrap();
-    let ids = agent.actor_ids();
+    let ids = agent.actor_ids().unwrap();
     let first = of(ids[0]);
     assert_eq!((first.len, first.terminated, first.truncated, first.complete), (2, false, true, true));
     assert_eq!(floats(&first.observations[0]), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0]);
@@ -78,7 +78,7 @@ fn a_step_is_recorded_as_it_was_inferred() {
     let second = of(ids[1]);
     assert_eq!((second.len, second.terminated, second.has_final_observation), (1, true, false));
     assert_eq!(floats(&second.observations[0]), [4.0, 3.0]);
-    assert_eq!(agent.stats().final_observations_missing, 0);
+    assert_eq!(agent.stats().unwrap().final_observations_missing, 0);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_reward_that_never_came_is_null_and_counted() {
     observe(&group, &outcome(&[1.0], &[0], &[1]), &FinalObservations::default()).unwrap();
     let episodes = flushed(&agent);
     assert_eq!(episodes[0].reward_known.as_deref(), Some(&[0_u8, 1][..]));
-    assert_eq!((agent.stats().rewards_missing, agent.stats().final_observations_missing), (1, 1));
+    assert_eq!((agent.stats().unwrap().rewards_missing, agent.stats().unwrap().final_observations_missing), (1, 1));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn calls_at_the_wrong_moment_are_errors_and_change_nothing() {
     observe(&group, &told, &nothing).unwrap();
     assert!(matches!(observe(&group, &told, &nothing), Err(Error::State(_))));
 
-    let id = agent.actor_ids()[1];
+    let id = agent.actor_ids().unwrap()[1];
     let twice = agent.group(&[id, id]);
     assert!(matches!(twice, Err(Error::Config(message)) if message.contains("twice")));
     let unknown = Uuid::new_v4();
@@ -131,7 +131,7 @@ fn a_failed_call_leaves_no_trace() {
         let failed = act(&group, &[13.0, 0.0, 0.0, 0.0], None, &RECORD);
         assert!(matches!(failed, Err(Error::Inference(message)) if message.contains("told to fail")));
         let nan = act(&group, &[0.0, 0.0, f32::NAN, 0.0], None, &RECORD);
-        let id = agent.actor_ids()[1].to_string();
+        let id = agent.actor_ids().unwrap()[1].to_string();
         assert!(matches!(nan, Err(Error::Contract(message)) if message.contains("NaN") && message.contains(&id)));
         let infinite = act(&group, &[0.0, 0.0, f32::INFINITY, 0.0], None, &RECORD);
         assert!(matches!(infinite, Err(Error::Inference(message)) if message.contains(&id)));
@@ -144,7 +144,7 @@ fn a_failed_call_leaves_no_trace() {
         }
     }
     assert_eq!(flushed(&agent).iter().map(|episode| episode.len).collect::<Vec<_>>(), [20, 20]);
-    assert_eq!(agent.stats().policies[0].errors, 40);
+    assert_eq!(agent.stats().unwrap().policies[0].errors, 40);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn unrecorded_steps_break_an_episode_and_peeks_do_not() {
     step([3.0; 4], Recording::Rows(&[1, 0]), [0, 0]);
     step([4.0; 4], Recording::All, [1, 1]);
     let mut episodes = flushed(&agent);
-    episodes.sort_by_key(|episode| (episode.actor_id != agent.actor_ids()[0], episode.number));
+    episodes.sort_by_key(|episode| (episode.actor_id != agent.actor_ids().unwrap()[0], episode.number));
     let firsts: Vec<(usize, bool, f32)> =
         episodes.iter().map(|episode| (episode.len, episode.complete, floats(&episode.observations[0])[0])).collect();
     assert_eq!(firsts, [(4, true, 1.0), (2, false, 1.0), (1, true, 4.0)]);
@@ -214,7 +214,7 @@ fn actors_of_several_policies_act_in_one_call_in_the_callers_order() {
     let policies =
         vec![identity().slot("default", Some(HeadKind::Argmax)), swapped.slot("swapped", Some(HeadKind::Categorical))];
     let agent = agent(policies, 5, 10);
-    let ids = agent.actor_ids();
+    let ids = agent.actor_ids().unwrap();
     agent.assign(&[ids[0], ids[3]], "swapped").unwrap();
     let group = all(&agent);
     let observations: Vec<f32> = (0..5).flat_map(|actor| [0.0, 40.0 + actor as f32]).collect();
@@ -239,7 +239,7 @@ fn actors_of_several_policies_act_in_one_call_in_the_callers_order() {
 fn the_same_seed_gives_the_same_actions_whoever_shares_the_batch() {
     let play = |together: bool| {
         let agent = agent(vec![identity().slot("default", Some(HeadKind::Categorical))], 6, 10);
-        let ids = agent.actor_ids();
+        let ids = agent.actor_ids().unwrap();
         let groups: Vec<Arc<ActorGroup>> =
             if together { vec![all(&agent)] } else { ids.chunks(2).map(|ids| agent.group(ids).unwrap()).collect() };
         let mut actions = Vec::new();
@@ -286,7 +286,7 @@ fn a_model_is_exchanged_between_two_calls_or_not_at_all() {
 fn actors_come_go_and_are_renamed() {
     let agent = agent(vec![identity().slot("default", None)], 2, 10);
     let group = all(&agent);
-    let ids = agent.actor_ids();
+    let ids = agent.actor_ids().unwrap();
     let nothing = FinalObservations::default();
     act(&group, &[1.0; 4], None, &RECORD).unwrap();
     observe(&group, &outcome(&[1.0; 2], &[0; 2], &[0; 2]), &nothing).unwrap();
@@ -304,9 +304,9 @@ fn actors_come_go_and_are_renamed() {
     let found: Vec<_> =
         flushed(&agent).iter().map(|episode| (episode.actor_id, episode.len, episode.complete)).collect();
     assert_eq!(found, [(ids[0], 2, true), (new, 1, true), (ids[1], 3, false)]);
-    assert_eq!(agent.actor_ids(), [new]);
+    assert_eq!(agent.actor_ids().unwrap(), [new]);
     let more = agent.add_actors(3, None).unwrap();
-    assert_eq!(agent.actor_ids().len(), 4);
+    assert_eq!(agent.actor_ids().unwrap().len(), 4);
     assert!(more.iter().all(|id| agent.group(&[*id]).is_ok()));
 }
 
@@ -327,7 +327,7 @@ fn concurrent_callers_and_updates_never_mix_versions() {
     };
     let agent = agent(vec![model(1).slot("default", Some(HeadKind::Argmax))], 64, usize::MAX);
     let stop = AtomicBool::new(false);
-    let all_ids = agent.actor_ids();
+    let all_ids = agent.actor_ids().unwrap();
     std::thread::scope(|scope| {
         for ids in all_ids.chunks(16) {
             let (agent, stop) = (&agent, &stop);
@@ -355,7 +355,7 @@ fn concurrent_callers_and_updates_never_mix_versions() {
         stop.store(true, Ordering::Relaxed);
     });
     agent.shutdown(&mut || Ok(())).unwrap();
-    let (mut steps, calls) = (0, agent.stats().policies[0].rows);
+    let (mut steps, calls) = (0, agent.stats().unwrap().policies[0].rows);
     for episode in agent.trajectories() {
         steps += episode.len as u64;
         let actions = episode.actions.typed_data::<i64>();
@@ -410,7 +410,7 @@ proptest! {
     #[test]
     fn any_interleaving_is_recorded_as_it_was_played(moves in moves()) {
         let agent = agent(vec![Linear::new(1, "logits", vec![1.0, 0.0]).slot("default", None)], 6, 1_000_000);
-        let mut ids = agent.actor_ids();
+        let mut ids = agent.actor_ids().unwrap();
         let mut open: HashMap<Uuid, Played> = HashMap::new();
         let mut finished: HashMap<Uuid, Vec<Played>> = HashMap::new();
         let mut clock = 0.0;

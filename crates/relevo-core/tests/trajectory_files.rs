@@ -20,8 +20,14 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 fn info() -> RunInfo {
-    let model =
-        ModelInfo { policy: "pilot".into(), path: "a/b.onnx".into(), sha256: "00".repeat(32), format: "onnx".into() };
+    let model = ModelInfo {
+        policy: "pilot".into(),
+        version: 1,
+        head: "argmax".into(),
+        path: "a/b.onnx".into(),
+        sha256: "00".repeat(32),
+        format: "onnx".into(),
+    };
     RunInfo::new(7, serde_json::json!({ "actors": 64 }), vec![model])
 }
 

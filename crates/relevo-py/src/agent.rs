@@ -113,12 +113,15 @@ impl Agent {
 
     #[pyo3(signature = (ids=None))]
     fn actors(&self, py: Python<'_>, ids: Option<Vec<Uuid>>) -> PyResult<Actors> {
-        let group = detach(py, || self.runtime.group(&ids.unwrap_or_else(|| self.runtime.actor_ids())))?;
+        let group = detach(py, || match ids {
+            Some(ids) => self.runtime.group(&ids),
+            None => self.runtime.group(&self.runtime.actor_ids()?),
+        })?;
         Ok(Actors::new(group))
     }
 
-    fn get_actor_ids(&self) -> Vec<Uuid> {
-        self.runtime.actor_ids()
+    fn get_actor_ids(&self, py: Python<'_>) -> PyResult<Vec<Uuid>> {
+        detach(py, || self.runtime.actor_ids())
     }
 
     #[pyo3(signature = (device=None, model=None, policy=None))]
@@ -199,7 +202,10 @@ impl Agent {
 
     #[pyo3(signature = (ids=None))]
     fn get_model_version(&self, py: Python<'_>, ids: Option<Vec<Uuid>>) -> PyResult<Vec<u64>> {
-        detach(py, || self.runtime.model_versions(&ids.unwrap_or_else(|| self.runtime.actor_ids())))
+        detach(py, || match ids {
+            Some(ids) => self.runtime.model_versions(&ids),
+            None => self.runtime.model_versions(&self.runtime.actor_ids()?),
+        })
     }
 
     #[pyo3(signature = (ids, obs, mask=None, reward=None))]
@@ -251,7 +257,7 @@ impl Agent {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.runtime.stats();
+        let stats = detach(py, || self.runtime.stats())?;
         let policies = PyDict::new(py);
         for policy in &stats.policies {
             let entry = PyDict::new(py);
@@ -276,9 +282,11 @@ impl Agent {
     }
 
     fn __repr__(&self) -> String {
-        let stats = self.runtime.stats();
         let state = if self.runtime.is_running() { "running" } else { "not running" };
-        format!("Agent({} actors, {} policies, {state})", stats.actors, stats.policies.len())
+        match self.runtime.stats() {
+            Ok(stats) => format!("Agent({} actors, {} policies, {state})", stats.actors, stats.policies.len()),
+            Err(_) => "Agent(of another process)".into(),
+        }
     }
 }
 

@@ -27,6 +27,8 @@ def inspect(
 ) -> None:
     """Shows a model's contract: what it takes and gives, and how that was found out.
 
+    [bold]What does this file take and give?[/bold]
+
         relevo inspect policy.onnx
 
     [bold]Where a name does not tell what a tensor is for, say it:[/bold]

@@ -57,8 +57,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .reshape([1, WIDTH as i32]);
     let first = agent.request_actions::<2, 2, Float, Float>(&actors, observation.clone(), None, 1.0).await?;
     let bytes = &first[0].1.get_act().ok_or("the action is empty")?.data;
-    let output: Vec<String> =
-        bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]).to_string()).collect();
+    let output: Vec<String> = bytes
+        .chunks_exact(4)
+        .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]).to_string())
+        .collect();
     say(&output)?;
 
     let mut step = 0;

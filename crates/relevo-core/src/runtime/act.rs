@@ -1,7 +1,7 @@
 //! One call of `act`: observations into the block, one forward pass a policy, the head, the committed row.
 //!
 //! Nothing is committed before everything has worked: a call that fails leaves the block, the random streams and the open
-//! steps as they were.
+//! steps as they were. (Only where the group had to be leased anew for the call have its open steps ended.)
 
 use std::{
     sync::Arc,
@@ -60,6 +60,7 @@ impl ActorGroup {
     /// [`Error::State`] where the agent is not running, and the error that stopped a recording, once.
     pub fn try_begin(self: &Arc<Self>) -> Result<Option<ActCall<'_>>> {
         let agent = self.agent()?;
+        agent.check_here()?;
         let Some(guard) = self.state.try_lock() else { return Ok(None) };
         // Checked behind the lock: `shutdown` takes it after it has changed the phase.
         agent.check_running()?;

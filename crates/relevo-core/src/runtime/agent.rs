@@ -25,6 +25,9 @@ use crate::{
     trajectory::{Episode, ModelInfo, Pending, Recorder, RecorderConfig, RunInfo, RunWriter, Sealer, StepSchema},
 };
 
+/// What the policy that new actors follow is called.
+const DEFAULT_POLICY: &str = "default";
+
 /// The runtime that serves actors.
 #[derive(Debug)]
 pub struct Agent {
@@ -61,6 +64,7 @@ impl Agent {
     /// # Errors
     /// [`Error::Trajectory`] where the folder cannot be written or holds a run, [`Error::State`] at a second call.
     pub fn start(&self) -> Result<()> {
+        self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
         if self.shared.phase.load(Ordering::Acquire) != BUILT {
             return Err(Error::State("the agent was started before; build a new one for another run".into()));
@@ -80,22 +84,7 @@ impl Agent {
     }
 
     fn run_info(&self) -> RunInfo {
-        let models = self
-            .shared
-            .table
-            .read()
-            .policies
-            .iter()
-            .map(|policy| {
-                let version = policy.current();
-                ModelInfo {
-                    policy: policy.name().to_string(),
-                    path: version.loaded.path.display().to_string(),
-                    sha256: version.loaded.model.facts().sha256.clone(),
-                    format: version.loaded.model.format().to_string(),
-                }
-            })
-            .collect();
+        let models = self.shared.table.read().policies.iter().map(|policy| model_info(policy)).collect();
         RunInfo::new(self.config.seed, self.config.description.clone(), models)
     }
 
@@ -106,6 +95,7 @@ impl Agent {
 
     /// Adds `count` actors that follow `policy`, or the first policy; gives their ids.
     pub fn add_actors(&self, count: usize, policy: Option<Arc<PolicySlot>>) -> Result<Vec<Uuid>> {
+        self.shared.check_here()?;
         let mut table = self.shared.table.write();
         let left = u32::MAX - table.next_ordinal;
         if count > left as usize {
@@ -126,12 +116,14 @@ impl Agent {
     }
 
     /// Ids of all actors, in the order in which they were made.
-    pub fn actor_ids(&self) -> Vec<Uuid> {
-        self.shared.table.read().by_ordinal.values().map(|actor| actor.id()).collect()
+    pub fn actor_ids(&self) -> Result<Vec<Uuid>> {
+        self.shared.check_here()?;
+        Ok(self.shared.table.read().by_ordinal.values().map(|actor| actor.id()).collect())
     }
 
     /// Removes an actor; its open episode is kept as an interrupted one.
     pub fn remove_actor(&self, id: Uuid) -> Result<()> {
+        self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
         let actor = self.one(id)?;
         let home = actor.home.lock().group.clone();
@@ -151,6 +143,7 @@ impl Agent {
 
     /// Gives an actor another id. An open episode keeps the old one, later episodes carry the new one.
     pub fn rename_actor(&self, old: Uuid, new: Uuid) -> Result<()> {
+        self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
         let actor = self.one(old)?;
         if old == new {
@@ -169,6 +162,7 @@ impl Agent {
 
     /// Lets actors follow another policy from their next action on.
     pub fn assign(&self, ids: &[Uuid], policy: &str) -> Result<()> {
+        self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
         let slot = self.policy(policy)?;
         for actor in self.shared.find(ids)? {
@@ -191,10 +185,14 @@ impl Agent {
         found.pop().ok_or_else(|| Error::State("an actor vanished while it was looked up".into()))
     }
 
-    /// The policy named `name`.
+    /// The policy named `name`; `default` is the first one, unless another has that name.
     pub fn policy(&self, name: &str) -> Result<Arc<PolicySlot>> {
+        self.shared.check_here()?;
         let table = self.shared.table.read();
-        table.policies.iter().find(|policy| &**policy.name() == name).cloned().ok_or_else(|| {
+        let found = table.policies.iter().find(|policy| &**policy.name() == name);
+        // New actors follow the first policy, whatever its name.
+        let default = table.policies.first().filter(|_| name == DEFAULT_POLICY);
+        found.or(default).cloned().ok_or_else(|| {
             let known: Vec<_> = table.policies.iter().map(|policy| policy.name().to_string()).collect();
             Error::Config(format!("there is no policy `{name}`; the policies are {}", known.join(", ")))
         })
@@ -202,6 +200,7 @@ impl Agent {
 
     /// Adds a policy to those that actors can follow.
     pub fn add_policy(&self, policy: Arc<PolicySlot>) -> Result<()> {
+        self.shared.check_here()?;
         let mut table = self.shared.table.write();
         if table.policies.iter().any(|known| known.name() == policy.name()) {
             return Err(Error::Config(format!(
@@ -209,13 +208,26 @@ impl Agent {
                 policy.name()
             )));
         }
-        table.policies.push(policy);
+        table.policies.push(policy.clone());
+        drop(table);
+        self.tell_model(&policy);
         Ok(())
     }
 
     /// Exchanges a policy's model; see [`PolicySlot::update`].
     pub fn update_model(&self, policy: &str, loaded: LoadedModel) -> Result<u64> {
-        self.policy(policy)?.update(loaded)
+        self.shared.check_here()?;
+        let policy = self.policy(policy)?;
+        let version = policy.update(loaded)?;
+        self.tell_model(&policy);
+        Ok(version)
+    }
+
+    /// Writes down which model a policy serves from now on.
+    fn tell_model(&self, policy: &PolicySlot) {
+        if let Some(recorder) = self.shared.recorder().filter(|_| self.is_running()) {
+            recorder.add_model(model_info(policy));
+        }
     }
 
     /// The version of each actor's policy.
@@ -285,6 +297,7 @@ impl Agent {
     /// Sends all finished episodes to memory and disk, and waits. `keep_waiting` is called now and then; an error of its
     /// ends the wait, not the flush.
     pub fn flush(&self, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.shared.check_here()?;
         let Some(recorder) = self.shared.recorder().filter(|_| self.is_running()) else { return Ok(()) };
         for group in self.shared.groups() {
             group.seal(&self.shared);
@@ -322,6 +335,18 @@ impl Drop for Agent {
     fn drop(&mut self) {
         // Whoever wants to see an error calls `shutdown`.
         drop(self.shutdown(&mut || Ok(())));
+    }
+}
+
+fn model_info(policy: &PolicySlot) -> ModelInfo {
+    let version = policy.current();
+    ModelInfo {
+        policy: policy.name().to_string(),
+        version: version.version,
+        head: version.head.kind().to_string(),
+        path: version.loaded.path.display().to_string(),
+        sha256: version.loaded.model.facts().sha256.clone(),
+        format: version.loaded.model.format().to_string(),
     }
 }
 

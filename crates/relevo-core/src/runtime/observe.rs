@@ -108,6 +108,7 @@ impl ActorGroup {
     /// [`Error::State`] where an actor has no open step; then nothing is recorded for any of them.
     pub fn try_observe(&self, outcome: &Outcome<'_>, finals: &FinalObservations) -> Result<bool> {
         let agent = self.agent()?;
+        agent.check_here()?;
         let Some(mut state) = self.state.try_lock() else { return Ok(false) };
         agent.check_running()?;
         if !state.leased {
@@ -155,6 +156,7 @@ pub(super) fn observe_each(
     finals: &FinalObservations,
     strict: bool,
 ) -> Result<()> {
+    agent.check_here()?;
     // The structure lock keeps every actor where it is.
     let _structure = agent.structure.lock();
     agent.check_running()?;

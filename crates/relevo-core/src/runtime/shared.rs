@@ -50,13 +50,7 @@ pub(super) struct Table {
 impl AgentShared {
     /// An error unless the agent runs, in this process; also the error that stopped the recording, once.
     pub(super) fn check_running(&self) -> Result<()> {
-        if self.birthplace.is_elsewhere() {
-            return Err(Error::State(
-                "this process was forked after the agent was made, and its threads stayed in the parent; build an agent of \
-                 its own in the child, or start processes by spawn"
-                    .into(),
-            ));
-        }
+        self.check_here()?;
         match self.phase.load(Ordering::Acquire) {
             RUNNING => {}
             BUILT => return Err(Error::State("the agent has not started; call start() or use `with agent:`".into())),
@@ -66,6 +60,19 @@ impl AgentShared {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// An error in a process that was forked off. Checked before any lock is taken: a thread that stayed in the parent may
+    /// hold it.
+    pub(super) fn check_here(&self) -> Result<()> {
+        if self.birthplace.is_elsewhere() {
+            return Err(Error::State(
+                "this process was forked after the agent was made, and its threads stayed in the parent; build an agent of \
+                 its own in the child, or start processes by spawn"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 
     pub(super) fn recorder(&self) -> Option<&Arc<Recorder>> {
@@ -79,6 +86,7 @@ impl AgentShared {
     }
 
     pub(super) fn find(&self, ids: &[Uuid]) -> Result<Vec<Arc<Actor>>> {
+        self.check_here()?;
         let table = self.table.read();
         let mut seen = HashSet::with_capacity(ids.len());
         ids.iter()

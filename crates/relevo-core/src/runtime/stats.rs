@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::agent::Agent;
-use crate::trajectory::RecorderStats;
+use crate::{error::Result, trajectory::RecorderStats};
 
 /// Counters of one policy.
 #[derive(Debug, Clone)]
@@ -50,7 +50,8 @@ pub struct AgentStats {
 
 impl Agent {
     /// What happened so far.
-    pub fn stats(&self) -> AgentStats {
+    pub fn stats(&self) -> Result<AgentStats> {
+        self.shared.check_here()?;
         let table = self.shared.table.read();
         let policies = table.policies.iter().map(|policy| {
             let stats = &policy.stats;
@@ -67,7 +68,7 @@ impl Agent {
         let count = |counter: fn(&RecorderStats) -> &AtomicU64| {
             recorded.map_or(0, |stats| counter(stats).load(Ordering::Relaxed))
         };
-        AgentStats {
+        Ok(AgentStats {
             actors: table.by_id.len(),
             routers: self.routers(),
             policies: policies.collect(),
@@ -77,6 +78,6 @@ impl Agent {
             rewards_missing: count(|stats| &stats.rewards_missing),
             final_observations_missing: count(|stats| &stats.final_observations_missing),
             episodes_lost: count(|stats| &stats.episodes_lost),
-        }
+        })
     }
 }

@@ -22,6 +22,7 @@ use super::{
     builder::{End, EpisodeBuilder},
     episode::Episode,
     memory::{Memory, MemoryLimit},
+    run::ModelInfo,
     writer::RunWriter,
 };
 use crate::{
@@ -68,10 +69,10 @@ pub struct RecorderStats {
     pub episodes_lost: AtomicU64,
 }
 
-#[expect(clippy::large_enum_variant, reason = "nearly all messages are blocks")]
 enum Message {
     Block { block: Block, spares: Spares },
     Interrupt(u32),
+    Model(ModelInfo),
     Flush(Sender<()>),
     Close(Sender<()>),
 }
@@ -191,6 +192,11 @@ impl Recorder {
         drop(self.sender.send(Message::Interrupt(ordinal)));
     }
 
+    /// Adds a model to those that the run names.
+    pub fn add_model(&self, model: ModelInfo) {
+        drop(self.sender.send(Message::Model(model)));
+    }
+
     /// Asks that all episodes that were sent before be on disk.
     pub fn flush(&self) -> Pending {
         let (answer, pending) = bounded(1);
@@ -276,6 +282,7 @@ impl Worker {
                     drop(spares.push(block));
                 }
                 Ok(Message::Interrupt(ordinal)) => self.interrupt(ordinal),
+                Ok(Message::Model(model)) => self.write(|writer| writer.add_model(model)),
                 Ok(Message::Flush(answer)) => {
                     self.write(RunWriter::flush);
                     answer.send(()).ok();

@@ -30,15 +30,19 @@ pub struct RunInfo {
     pub seed: u64,
     /// The configuration as resolved, defaults included.
     pub config: serde_json::Value,
-    /// The model files that acted from the start.
+    /// The model files that were there to act, from the start or from an update on, in the order in which they came.
     pub models: Vec<ModelInfo>,
 }
 
-/// A model file as it was when the run began.
+/// A model file as it was when it came.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// Name of the policy that ran it.
     pub policy: String,
+    /// The policy's version from then on.
+    pub version: u64,
+    /// How actions come from its outputs.
+    pub head: String,
     /// Where it lay.
     pub path: String,
     /// SHA-256 of its bytes, in hexadecimal.
@@ -80,12 +84,19 @@ impl RunFolder {
         let cannot =
             |error: std::io::Error| Error::trajectory(path, format!("cannot create the run's folder: {error}"));
         fs::create_dir_all(folder.segments()).map_err(cannot)?;
-        let text = serde_json::to_vec_pretty(info)
-            .map_err(|error| Error::trajectory(&file, format!("cannot write the run's description: {error}")))?;
-        // Renaming makes the file appear whole or not at all.
-        let unfinished = path.join("run.json.tmp");
-        fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, &file)).map_err(cannot)?;
+        folder.describe(info)?;
         Ok(folder)
+    }
+
+    /// Writes `run.json`, in place of one that is there.
+    pub(crate) fn describe(&self, info: &RunInfo) -> Result<()> {
+        let file = self.path.join(RUN_FILE);
+        let cannot =
+            |error: std::io::Error| Error::trajectory(&file, format!("cannot write the run's description: {error}"));
+        let text = serde_json::to_vec_pretty(info).map_err(|error| cannot(error.into()))?;
+        // Renaming makes the file appear whole or not at all.
+        let unfinished = self.path.join("run.json.tmp");
+        fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, &file)).map_err(cannot)
     }
 
     /// Reads `run.json`. Fails where `path` is no run folder, or one in a newer format.

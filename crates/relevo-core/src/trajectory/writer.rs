@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::run::{RunFolder, RunInfo};
+use super::run::{ModelInfo, RunFolder, RunInfo};
 use super::segment::SegmentWriter;
 use super::{Episode, StepSchema, batch};
 use crate::{Error, Result};
@@ -17,6 +17,7 @@ const BATCH_BYTES: usize = 8 << 20;
 /// is taken: [`push`](Self::push) and [`flush`](Self::flush) fail, and [`close`](Self::close) closes what is whole.
 pub struct RunWriter {
     folder: RunFolder,
+    info: RunInfo,
     streams: Vec<Stream>,
     /// What the first failure said.
     failure: Option<String>,
@@ -39,7 +40,23 @@ impl RunWriter {
     /// [`Error::Trajectory`] where the folder holds a run already, or cannot be made or written.
     pub fn create(path: &Path, info: &RunInfo) -> Result<Self> {
         let folder = RunFolder::create(path, info)?;
-        Ok(Self { folder, streams: Vec::new(), failure: None, episodes_written: 0, steps_written: 0 })
+        Ok(Self {
+            folder,
+            info: info.clone(),
+            streams: Vec::new(),
+            failure: None,
+            episodes_written: 0,
+            steps_written: 0,
+        })
+    }
+
+    /// Adds a model to those that `run.json` names.
+    ///
+    /// # Errors
+    /// [`Error::Trajectory`] where it cannot be written; nothing else changes then.
+    pub fn add_model(&mut self, model: ModelInfo) -> Result<()> {
+        self.info.models.push(model);
+        self.folder.describe(&self.info)
     }
 
     /// Takes an episode, and writes what has gathered once that is enough for a batch.
