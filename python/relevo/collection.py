@@ -124,7 +124,7 @@ class _Loop:
         self._deterministic = deterministic
         self._progress = progress
         # NEXT_STEP: the environments that the next step resets. Its action is ignored, and it counts for nothing.
-        self._resetting: npt.NDArray[np.bool_] | None = None
+        self._resetting: npt.NDArray[np.intp] | None = None
 
     def begin(self, seed: int | None, *, leave_open_episodes: bool) -> None:
         """Resets the environments and chooses the first actions."""
@@ -146,34 +146,38 @@ class _Loop:
         self._obs = obs
         # Rewards are recorded and summed as float64; cast once.
         reward = np.asarray(reward, np.float64)
-        ended = terminated | truncated
-        some_ended = bool(ended.any())
+        ended = np.flatnonzero(terminated | truncated)
         final_obs = None
-        if some_ended:
+        if len(ended):
             final_obs = obs
             if self._mode == "same_step":
                 final_obs = environments.fill_final(obs, info.get("final_obs"), ended)
         self._actors.observe(reward, terminated, truncated, final_obs)
 
         if self._resetting is None:
-            self._progress.count(reward, len(ended))
+            self._progress.count(reward, len(reward))
         else:
-            self._progress.count(reward, len(ended) - int(np.count_nonzero(self._resetting)))
+            self._progress.count(reward, len(reward) - len(self._resetting))
             self._progress.begin(self._resetting)
             self._resetting = None
-        if some_ended:
+        if len(ended):
             self._progress.end(ended)
             self._start_anew(ended)
 
-    def _start_anew(self, ended: npt.NDArray[np.bool_]) -> None:
+    def _start_anew(self, ended: npt.NDArray[np.intp]) -> None:
         if self._mode == "next_step":
             self._resetting = ended
         elif self._mode == "disabled":
-            self._obs, _ = self._envs.reset(options={"reset_mask": ended})
+            mask = np.zeros(len(self._actors), np.bool_)
+            mask[ended] = True
+            self._obs, _ = self._envs.reset(options={"reset_mask": mask})
             if self._cast is not None:
                 self._obs = self._cast(self._obs)
 
     def act(self) -> None:
         """Chooses the next actions."""
-        record = True if self._resetting is None else ~self._resetting
+        record: bool | npt.NDArray[np.bool_] = True
+        if self._resetting is not None:
+            record = np.ones(len(self._actors), np.bool_)
+            record[self._resetting] = False
         self._batch = self._actors.act(self._obs, None, self._deterministic, record)

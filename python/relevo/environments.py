@@ -191,9 +191,9 @@ def _cast_dict(obs: Observations, dtypes: dict[str, str]) -> Observations:
 
 
 def fill_final(
-    cast_obs: Observations, final_obs: npt.NDArray[np.object_] | None, ended: npt.NDArray[np.bool_]
+    cast_obs: Observations, final_obs: npt.NDArray[np.object_] | None, ended: npt.NDArray[np.intp]
 ) -> Observations | None:
-    """Gymnasium's final observations as arrays of the types of `cast_obs`; rows that have not ended are meaningless.
+    """Gymnasium's final observations as arrays of the types of `cast_obs`; only the rows in `ended` mean something.
 
     Single environments often give float64 where their space says float32, and the vector hands that on as it came.
     """
@@ -201,12 +201,12 @@ def fill_final(
         return None
     if isinstance(cast_obs, dict):
         filled = {name: np.empty_like(array) for name, array in cast_obs.items()}
-        for row in np.flatnonzero(ended):
+        for row in ended:
             for name, array in filled.items():
                 array[row] = final_obs[row][name]
         return dict(filled)
     whole = np.empty_like(cast_obs)
-    for row in np.flatnonzero(ended):
+    for row in ended:
         whole[row] = final_obs[row]
     return whole
 
@@ -239,6 +239,9 @@ def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[ActionArray], Acti
                 f"the environment takes one of {space.n} actions ({space}), but {came}; choose a policy with {space.n} "
                 'logits, or a head that gives whole numbers: "categorical" or "argmax"'
             )
+        if choices is not None:
+            # The head chooses from as many actions as there are: none of them can be outside.
+            return functools.partial(_shifted, start=int(space.start))
         return functools.partial(_discrete, choices=int(space.n), start=int(space.start), squeeze=row_shape == (1,))
     if kind in {"MultiDiscrete", "MultiBinary"}:
         if not (integers and row_shape == space.shape):
@@ -265,6 +268,10 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
+def _shifted(actions: ActionArray, start: int) -> ActionArray:
+    return actions + start if start else actions
+
+
 def _discrete(actions: ActionArray, choices: int, start: int, squeeze: bool) -> ActionArray:
     if squeeze:
         actions = actions[:, 0]
@@ -274,7 +281,7 @@ def _discrete(actions: ActionArray, choices: int, start: int, squeeze: bool) -> 
             f"the environment takes one of {choices} actions, numbered from 0, but the policy chose "
             f"{highest if highest >= choices else int(actions.min())}; choose a policy with {choices} logits"
         )
-    return actions + start if start else actions
+    return _shifted(actions, start)
 
 
 def _multi_discrete(actions: ActionArray, choices: npt.NDArray[Any], start: npt.NDArray[Any] | None) -> ActionArray:

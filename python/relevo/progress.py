@@ -82,15 +82,14 @@ class Progress:
         self._calls += 1
         self._running_return += reward
 
-    def end(self, ended: npt.NDArray[np.bool_]) -> None:
-        """Notes that episodes ended with the step that was counted last."""
-        returns = self._running_return[ended]
-        self.episodes += len(returns)
-        self._returns.append(returns)
-        self._lengths.append(self._calls - self._first_call[ended])
-        self.begin(ended)
+    def end(self, rows: npt.NDArray[np.intp]) -> None:
+        """Notes that the episodes in `rows` ended with the step that was counted last."""
+        self.episodes += len(rows)
+        self._returns.append(self._running_return[rows])
+        self._lengths.append(self._calls - self._first_call[rows])
+        self.begin(rows)
 
-    def begin(self, rows: npt.NDArray[np.bool_]) -> None:
-        """Notes that episodes begin after the step that was counted last."""
+    def begin(self, rows: npt.NDArray[np.intp]) -> None:
+        """Notes that episodes begin in `rows` after the step that was counted last."""
         self._running_return[rows] = 0.0
         self._first_call[rows] = self._calls

@@ -1,8 +1,8 @@
 //! Cutting episodes out of blocks: the open episode of one actor, gathered column by column.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use arrow_buffer::MutableBuffer;
+use arrow_buffer::{Buffer, MutableBuffer};
 use uuid::Uuid;
 
 use super::{
@@ -18,6 +18,48 @@ pub(crate) struct End {
     pub(crate) complete: bool,
 }
 
+/// What a builder fills. It goes from one episode to the next, so that its buffers have grown to their size before long.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    observations: Vec<MutableBuffer>,
+    actions: MutableBuffer,
+    masks: MutableBuffer,
+    rewards: MutableBuffer,
+    reward_known: MutableBuffer,
+    log_probs: MutableBuffer,
+    values: MutableBuffer,
+    timestamps: MutableBuffer,
+}
+
+impl Columns {
+    pub(crate) fn new() -> Self {
+        let empty = || MutableBuffer::new(0);
+        Self {
+            observations: Vec::new(),
+            actions: empty(),
+            masks: empty(),
+            rewards: empty(),
+            reward_known: empty(),
+            log_probs: empty(),
+            values: empty(),
+            timestamps: empty(),
+        }
+    }
+
+    /// Bytes that the columns hold.
+    pub(crate) fn bytes(&self) -> usize {
+        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
+        let others = [actions, masks, rewards, reward_known, log_probs, values, timestamps];
+        observations.iter().chain(others).map(MutableBuffer::len).sum()
+    }
+
+    fn clear(&mut self) {
+        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
+        let others = [actions, masks, rewards, reward_known, log_probs, values, timestamps];
+        observations.iter_mut().chain(others).for_each(MutableBuffer::clear);
+    }
+}
+
 /// The open episode of one actor.
 #[derive(Debug)]
 pub(crate) struct EpisodeBuilder {
@@ -25,37 +67,16 @@ pub(crate) struct EpisodeBuilder {
     actor_id: Uuid,
     schema: Arc<StepSchema>,
     len: usize,
-    observations: Vec<MutableBuffer>,
-    actions: MutableBuffer,
-    masks: Option<MutableBuffer>,
-    rewards: MutableBuffer,
-    reward_known: MutableBuffer,
+    columns: Columns,
     rewards_missing: usize,
-    log_probs: Option<MutableBuffer>,
-    values: Option<MutableBuffer>,
     policies: Vec<PolicyRun>,
-    timestamps: MutableBuffer,
 }
 
 impl EpisodeBuilder {
-    pub(crate) fn new(number: u64, actor_id: Uuid, schema: Arc<StepSchema>) -> Self {
-        let empty = || MutableBuffer::new(0);
-        Self {
-            number,
-            actor_id,
-            len: 0,
-            observations: schema.observations.iter().map(|_| empty()).collect(),
-            actions: empty(),
-            masks: schema.mask.map(|_| empty()),
-            rewards: empty(),
-            reward_known: empty(),
-            rewards_missing: 0,
-            log_probs: schema.log_prob.then(empty),
-            values: schema.value.then(empty),
-            policies: Vec::new(),
-            timestamps: empty(),
-            schema,
-        }
+    pub(crate) fn new(number: u64, actor_id: Uuid, schema: Arc<StepSchema>, mut columns: Columns) -> Self {
+        columns.clear();
+        columns.observations.resize_with(schema.observations.len(), || MutableBuffer::new(0));
+        Self { number, actor_id, len: 0, columns, rewards_missing: 0, policies: Vec::new(), schema }
     }
 
     /// Whether steps of `schema` can go on in this episode: everything but the mask must be the same.
@@ -67,56 +88,59 @@ impl EpisodeBuilder {
                 && self.schema.value == schema.value)
     }
 
-    /// Adds the steps of `column` in rows `from..until`, all recorded, of the policy in segment `segment`.
-    pub(crate) fn append(&mut self, block: &Block, column: usize, segment: usize, from: usize, until: usize) {
-        let columns = block.layout.columns();
-        let cells = || (from..until).map(|row| row * columns + column);
-        for (index, target) in self.observations.iter_mut().enumerate() {
-            gather(target, block.observations[index].as_slice(), block.observation_bytes(index), cells());
+    /// Adds the steps of `column` in `rows`, all recorded, of the policy in segment `segment`.
+    pub(crate) fn append(&mut self, block: &Block, column: usize, segment: usize, rows: Range<usize>) {
+        let width = block.layout.columns();
+        let cells = || rows.clone().map(|row| row * width + column);
+        let count = rows.len();
+        let columns = &mut self.columns;
+        for (index, target) in columns.observations.iter_mut().enumerate() {
+            gather(target, block.observations[index].as_slice(), block.observation_bytes(index), count, cells());
         }
-        gather(&mut self.actions, block.actions.as_slice(), block.layout.schema().action.row_bytes(), cells());
-        self.append_masks(block, until - from, cells());
-        for cell in cells() {
-            let known = Flags(block.flags[cell]).has(Flags::REWARDED);
-            self.rewards.push(if known { block.rewards[cell] } else { 0.0 });
-            self.reward_known.push(u8::from(known));
-            self.rewards_missing += usize::from(!known);
+        let action_bytes = block.layout.schema().action.row_bytes();
+        gather(&mut columns.actions, block.actions.as_slice(), action_bytes, count, cells());
+        gather(&mut columns.rewards, bytemuck::cast_slice(&block.rewards), 8, count, cells());
+        let known = grow(&mut columns.reward_known, count);
+        for (known, cell) in known.iter_mut().zip(cells()) {
+            *known = u8::from(Flags(block.flags[cell]).has(Flags::REWARDED));
         }
-        if let Some(log_probs) = &mut self.log_probs {
-            gather(log_probs, bytemuck::cast_slice(&block.log_probs), 4, cells());
+        let missing = known.iter().map(|known| usize::from(*known == 0)).sum::<usize>();
+        if missing > 0 {
+            self.rewards_missing += missing;
+            let rewards: &mut [f64] = bytemuck::cast_slice_mut(columns.rewards.as_slice_mut());
+            let unknown = known.iter().zip(&mut rewards[self.len..]).filter(|(known, _)| **known == 0);
+            unknown.for_each(|(_, reward)| *reward = 0.0);
         }
-        if let Some(values) = &mut self.values {
-            gather(values, bytemuck::cast_slice(&block.values), 4, cells());
+        if self.schema.log_prob {
+            gather(&mut columns.log_probs, bytemuck::cast_slice(&block.log_probs), 4, count, cells());
         }
-        self.timestamps.extend_from_slice(&block.timestamps[from..until]);
+        if self.schema.value {
+            gather(&mut columns.values, bytemuck::cast_slice(&block.values), 4, count, cells());
+        }
+        columns.timestamps.extend_from_slice(&block.timestamps[rows.clone()]);
+        self.append_masks(block, count, cells());
         let (segments, policy) = (block.layout.segments.len(), &block.layout.segments[segment].policy);
-        for row in from..until {
+        for row in rows.clone() {
             let version = block.versions[row * segments + segment];
             if !self.policies.last().is_some_and(|run| run.version == version && run.policy == *policy) {
-                self.policies.push(PolicyRun { from: self.len + row - from, policy: policy.clone(), version });
+                self.policies.push(PolicyRun { from: self.len + row - rows.start, policy: policy.clone(), version });
             }
         }
-        self.len += until - from;
+        self.len += count;
     }
 
     /// Masks may be used in some calls and not in others: a step without one was free to do everything.
     fn append_masks(&mut self, block: &Block, rows: usize, cells: impl Iterator<Item = usize>) {
-        match (block.layout.mask, &mut self.masks) {
-            (Some(width), masks) => {
-                let masks = masks.get_or_insert_with(|| {
-                    let mut all_allowed = MutableBuffer::new(0);
-                    all_allowed.resize(self.len * width, 1);
-                    all_allowed
-                });
-                gather(masks, &block.masks, width, cells);
-                if self.schema.mask.is_none() {
+        let masks = &mut self.columns.masks;
+        match (block.layout.mask, self.schema.mask) {
+            (Some(width), known) => {
+                if known.is_none() {
                     self.schema = Arc::new(StepSchema { mask: Some(width), ..(*self.schema).clone() });
                 }
+                masks.resize(self.len * width, 1);
+                gather(masks, &block.masks, width, rows, cells);
             }
-            (None, Some(masks)) => {
-                let width = self.schema.mask.unwrap_or(0);
-                masks.resize(masks.len() + rows * width, 1);
-            }
+            (None, Some(width)) => masks.resize((self.len + rows) * width, 1),
             (None, None) => {}
         }
     }
@@ -126,49 +150,90 @@ impl EpisodeBuilder {
         self.rewards_missing
     }
 
-    /// Closes the episode. `last` holds the bytes of all observation columns of the final observation, if it is known.
-    pub(crate) fn finish(mut self, end: End, last: Option<&[u8]>) -> Episode {
+    /// Closes the episode, and gives the columns back. `last` holds the bytes of all observation columns of the final
+    /// observation, if it is known.
+    pub(crate) fn finish(mut self, end: End, last: Option<&[u8]>) -> (Episode, Columns) {
         if let Some(mut last) = last {
-            for (target, column) in self.observations.iter_mut().zip(&self.schema.observations) {
+            for (target, column) in self.columns.observations.iter_mut().zip(&self.schema.observations) {
                 let (row, rest) = last.split_at(column.row_bytes());
                 target.extend_from_slice(row);
                 last = rest;
             }
         }
-        Episode {
+        let Columns { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } =
+            &self.columns;
+        let columns: Vec<&MutableBuffer> =
+            observations.iter().chain([actions, rewards, timestamps, masks, reward_known, log_probs, values]).collect();
+        let mut packed = pack(&columns).into_iter();
+        let mut next = || packed.next().unwrap_or_default();
+        let episode = Episode {
             number: self.number,
             actor_id: self.actor_id,
-            schema: self.schema,
             len: self.len,
-            observations: self.observations.into_iter().map(Into::into).collect(),
+            observations: observations.iter().map(|_| next()).collect(),
             has_final_observation: last.is_some(),
-            actions: self.actions.into(),
-            masks: self.masks.map(Into::into),
-            rewards: self.rewards.into(),
-            reward_known: (self.rewards_missing > 0).then(|| self.reward_known.into()),
-            log_probs: self.log_probs.map(Into::into),
-            values: self.values.map(Into::into),
+            actions: next(),
+            rewards: next(),
+            timestamps: next(),
+            masks: Some(next()).filter(|_| self.schema.mask.is_some()),
+            reward_known: Some(next()).filter(|_| self.rewards_missing > 0),
+            log_probs: Some(next()).filter(|_| self.schema.log_prob),
+            values: Some(next()).filter(|_| self.schema.value),
+            schema: self.schema,
             policies: self.policies,
-            timestamps: self.timestamps.into(),
             terminated: end.terminated,
             truncated: end.truncated,
             complete: end.complete,
+        };
+        (episode, self.columns)
+    }
+}
+
+/// Copies the columns into one allocation, each at a place that is aligned for every type.
+fn pack(columns: &[&MutableBuffer]) -> Vec<Buffer> {
+    let places = |end: usize| end.next_multiple_of(64);
+    let mut packed = MutableBuffer::with_capacity(columns.iter().map(|column| places(column.len())).sum());
+    let ranges: Vec<(usize, usize)> = columns
+        .iter()
+        .map(|column| {
+            let start = packed.len();
+            packed.extend_from_slice(column.as_slice());
+            packed.resize(places(packed.len()), 0);
+            (start, column.len())
+        })
+        .collect();
+    let packed = Buffer::from(packed);
+    ranges.into_iter().map(|(start, len)| packed.slice_with_length(start, len)).collect()
+}
+
+/// Makes room for `bytes` more, and gives the new place.
+fn grow(target: &mut MutableBuffer, bytes: usize) -> &mut [u8] {
+    let start = target.len();
+    target.resize(start + bytes, 0);
+    &mut target.as_slice_mut()[start..]
+}
+
+/// Appends the `count` entries of `size` bytes at `cells` of `source`.
+fn gather(target: &mut MutableBuffer, source: &[u8], size: usize, count: usize, cells: impl Iterator<Item = usize>) {
+    let target = grow(target, count * size);
+    match size {
+        // The usual sizes as single moves: a copy of a length known only at run time costs a call each.
+        4 => gather_sized::<4>(target, source, cells),
+        8 => gather_sized::<8>(target, source, cells),
+        16 => gather_sized::<16>(target, source, cells),
+        32 => gather_sized::<32>(target, source, cells),
+        0 => {}
+        _ => {
+            for (entry, cell) in target.chunks_exact_mut(size).zip(cells) {
+                entry.copy_from_slice(&source[cell * size..(cell + 1) * size]);
+            }
         }
     }
 }
 
-/// Appends the entries of `size` bytes at `cells` of `source`.
-fn gather(target: &mut MutableBuffer, source: &[u8], size: usize, cells: impl Iterator<Item = usize>) {
-    match size {
-        // The usual sizes as single moves: a copy of a length known only at run time costs a call each.
-        4 => cells.for_each(|cell| target.push(u32::from_ne_bytes(word(source, cell)))),
-        8 => cells.for_each(|cell| target.push(u64::from_ne_bytes(word(source, cell)))),
-        _ => cells.for_each(|cell| target.extend_from_slice(&source[cell * size..(cell + 1) * size])),
+fn gather_sized<const N: usize>(target: &mut [u8], source: &[u8], cells: impl Iterator<Item = usize>) {
+    let (target, source) = (target.as_chunks_mut::<N>().0, source.as_chunks::<N>().0);
+    for (entry, cell) in target.iter_mut().zip(cells) {
+        *entry = source[cell];
     }
-}
-
-fn word<const N: usize>(source: &[u8], cell: usize) -> [u8; N] {
-    let mut bytes = [0; N];
-    bytes.copy_from_slice(&source[cell * N..(cell + 1) * N]);
-    bytes
 }

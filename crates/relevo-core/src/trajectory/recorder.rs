@@ -4,7 +4,6 @@
 //! from one group to another only after the first has sent its block. So each actor's steps arrive in order.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,10 +15,11 @@ use std::{
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 use super::{
     block::{Block, Flags},
-    builder::{End, EpisodeBuilder},
+    builder::{Columns, End, EpisodeBuilder},
     episode::Episode,
     memory::{Memory, MemoryLimit},
     run::ModelInfo,
@@ -34,6 +34,9 @@ use crate::{
 const QUEUE_BLOCKS: usize = 16;
 /// How often gathered episodes are written, and idle groups asked for what they hold.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Columns of longer episodes are not kept: to them an allocation is nothing, to the memory they are.
+const SPARE_COLUMN_BYTES: usize = 1 << 20;
 
 /// Emptied blocks on their way back to the group that fills them.
 pub type Spares = Arc<ArrayQueue<Block>>;
@@ -155,7 +158,8 @@ impl Recorder {
             writer: config.writer,
             disk_failed: false,
             pushed: 0,
-            open: HashMap::new(),
+            open: FxHashMap::default(),
+            spare_columns: Vec::new(),
             next_episode: 0,
             last_tick: Instant::now(),
         };
@@ -259,7 +263,9 @@ struct Worker {
     disk_failed: bool,
     /// Episodes that were meant for the disk.
     pushed: u64,
-    open: HashMap<u32, EpisodeBuilder>,
+    open: FxHashMap<u32, EpisodeBuilder>,
+    /// Columns of episodes that ended, for those to come.
+    spare_columns: Vec<Columns>,
     next_episode: u64,
     last_tick: Instant,
 }
@@ -350,9 +356,10 @@ impl Worker {
         }
         let builder = self.open.entry(actor.ordinal).or_insert_with(|| {
             self.next_episode += 1;
-            EpisodeBuilder::new(self.next_episode - 1, actor.id, schema.clone())
+            let columns = self.spare_columns.pop().unwrap_or_else(Columns::new);
+            EpisodeBuilder::new(self.next_episode - 1, actor.id, schema.clone(), columns)
         });
-        builder.append(block, column, segment, rows.start, rows.end);
+        builder.append(block, column, segment, rows);
     }
 
     fn interrupt(&mut self, ordinal: u32) {
@@ -369,7 +376,11 @@ impl Worker {
         if !end.complete {
             stats.episodes_interrupted.fetch_add(1, Ordering::Relaxed);
         }
-        let episode = Arc::new(builder.finish(end, last));
+        let (episode, columns) = builder.finish(end, last);
+        if columns.bytes() <= SPARE_COLUMN_BYTES {
+            self.spare_columns.push(columns);
+        }
+        let episode = Arc::new(episode);
         stats.steps.fetch_add(episode.len as u64, Ordering::Relaxed);
         stats.episodes.fetch_add(1, Ordering::Relaxed);
         if self.disk_failed {
