@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import models
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import relevo
 
@@ -307,3 +308,147 @@ def test_an_agent_that_is_dropped_while_a_thread_acts_does_not_hang(policy: Path
         del agent
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("reward", [1, 1.0, np.float32(1), np.int64(1), np.array(1), np.array(1.0), True])
+def test_a_scalar_reward_of_any_kind_is_that_of_all(policy: Path, reward: object) -> None:
+    with running(policy, actors=3) as agent:
+        agent.actors().act(np.zeros((3, 2), np.float32))
+        agent.actors().observe(reward, terminated=np.bool_(True))  # type: ignore[arg-type]
+        assert [episode.rewards.tolist() for episode in agent.trajectories()] == [[1.0]] * 3
+
+
+def test_removing_an_actor_between_act_and_observe_costs_the_others_nothing(policy: Path) -> None:
+    with running(policy, actors=4) as agent:
+        actors = agent.actors()
+        actors.act(np.zeros((4, 2), np.float32))
+        agent.remove_actor(agent.get_actor_ids()[0])
+        actors.observe(np.arange(4.0), terminated=True)
+        ends = sorted((episode.complete, episode.episode_return) for episode in agent.trajectories())
+        assert ends == [(False, 0.0), (True, 1.0), (True, 2.0), (True, 3.0)]
+
+
+def test_final_observations_go_to_whom_they_belong_or_nowhere(policy: Path, tmp_path: Path) -> None:
+    wide = models.linear(tmp_path / "wide.onnx", np.ones((4, 2)))
+    agent = relevo.AgentBuilder().default_model(wide).policy("narrow", policy).actor_count(2).build()
+    with agent:
+        both = agent.get_actor_ids()
+        narrow = agent.new_actor(policy="narrow")
+        agent.actors(both).act(np.zeros((2, 4), np.float32))
+        agent.actors([narrow]).act(np.zeros((1, 2), np.float32))
+        mixed = np.arange(12, dtype=np.float32).reshape(3, 4)
+        with pytest.raises(relevo.ContractError, match="final observations"):
+            agent.flag_last_action([*both, narrow], reward=1.0, final_obs=mixed)
+        with pytest.raises(relevo.ContractError, match="final"):
+            agent.flag_last_action([narrow, *both], reward=1.0, final_obs=mixed[:, :2])
+        # After an assignment the open step still is what it was.
+        agent.assign(both, "narrow")
+        agent.flag_last_action(both, reward=1.0, final_obs=mixed[:2])
+        agent.flag_last_action([narrow], reward=1.0, final_obs=np.full((1, 2), 7, np.float32))
+        finals = {episode.actor_id: episode.observations[-1].tolist() for episode in agent.trajectories()}  # type: ignore[index]
+        assert finals == {both[0]: [0, 1, 2, 3], both[1]: [4, 5, 6, 7], narrow: [7, 7]}
+
+
+def test_float64_logits_keep_their_differences(tmp_path: Path) -> None:
+    double = TensorProto.DOUBLE
+    path = models.save(
+        tmp_path / "double.onnx",
+        [helper.make_node("Identity", ["obs"], ["logits"])],
+        {"obs": ["batch", 2]},
+        {"logits": ["batch", 2]},
+        types={"obs": double, "logits": double},
+    )
+    for head in ("argmax", "categorical"):
+        with running(path, actors=3, head=head) as agent:
+            obs = np.array([[1e8, 1e8 + 1], [1e300, 0], [-1e300, -1e299]])
+            batch = agent.actors().act(obs, deterministic=True)
+            assert batch.action.tolist() == [1, 0, 1]
+            masked = agent.actors().act(obs, mask=np.array([[1, 0], [0, 1], [1, 0]]))
+            assert masked.action.tolist() == [0, 1, 0]
+
+
+def test_dict_observations_are_found_by_name(policy: Path) -> None:
+    with running(policy, actors=1, head="argmax") as agent:
+        actors = agent.actors()
+        right = np.array([[0, 1]], np.float32)
+        for form in ({"obs": right, "other": right * 0}, {"any name": right}):
+            assert actors.act(form).action.tolist() == [1]
+            actors.observe(0.0, terminated=True, final_obs=form)
+        assert [episode.observations.tolist() for episode in agent.trajectories()] == [[[0, 1], [0, 1]]] * 2  # type: ignore[union-attr]
+
+
+def test_a_model_of_its_own_goes_with_its_actors(policy: Path) -> None:
+    with running(policy) as agent:
+        for _ in range(3):
+            agent.remove_actor(agent.new_actor(model=policy, head="argmax"))
+        kept = agent.new_actor(model=policy, head="argmax")
+        assert list(agent.stats()["policies"]) == ["default", "model-4"]
+        assert agent.actors([kept]).act(np.array([[0, 1]], np.float32)).log_prob is None
+        with pytest.raises(relevo.ConfigError, match="at least 0"):
+            agent.new_actors(-1)
+        with pytest.raises(relevo.ConfigError, match="too many"):
+            agent.new_actors(4_000_000_000)
+
+
+def test_a_new_model_that_gives_nan_is_refused(policy: Path, tmp_path: Path) -> None:
+    broken = models.linear(tmp_path / "broken.onnx", [[1, np.nan], [0, 1]])
+    with running(policy) as agent:
+        with pytest.raises(relevo.ContractError, match="NaN"):
+            agent.update_model(broken)
+        assert agent.get_model_version() == [1, 1]
+
+
+def test_actions_that_are_not_finite_go_nowhere(tmp_path: Path) -> None:
+    for log_std in ([100.0, 100.0], [-100.0, 0.0]):
+        path = models.gaussian(tmp_path / "wild.onnx", log_std)
+        with running(path, actors=1) as agent:
+            actors = agent.actors()
+            # Without a draw the deviation does not matter.
+            assert actors.act(np.ones((1, 2), np.float32), deterministic=True).action.tolist() == [[1, 1]]
+            if log_std[0] > 0:
+                with pytest.raises(relevo.InferenceError, match="infinite action"):
+                    actors.act(np.zeros((1, 2), np.float32))
+    path = models.linear(tmp_path / "raw.onnx", [[1, 0], [1, 1]], output="actions")
+    with running(path, actors=1) as agent, pytest.raises(relevo.InferenceError, match="infinite action"):
+        agent.actors().act(np.array([[3e38, 3e38]], np.float32))
+
+
+def test_a_refused_mask_leaves_the_open_step(policy: Path) -> None:
+    with running(policy) as agent:
+        actors = agent.actors()
+        actors.act(np.zeros((2, 2), np.float32))
+        with pytest.raises(relevo.ContractError, match="allows no action"):
+            actors.act(np.zeros((2, 2), np.float32), mask=np.zeros((2, 2), bool))
+        actors.observe(1.0, terminated=True)
+        assert [episode.episode_return for episode in agent.trajectories()] == [1.0, 1.0]
+
+
+def test_episodes_cannot_be_written_to_and_masks_are_zeros_and_ones(policy: Path) -> None:
+    with running(policy, actors=1) as agent:
+        actors = agent.actors()
+        actors.act(np.zeros((1, 2), np.float32), mask=np.array([[255, 0]], np.uint8))
+        actors.observe(np.nan, terminated=True)
+        (episode,) = agent.trajectories()
+        with pytest.raises(ValueError, match="read-only"):
+            episode.observations[:] = 1  # type: ignore[index]
+        assert episode.action_masks is not None
+        assert episode.action_masks.tolist() == [[1, 0]]
+        # A reward of NaN came; it is not one that never came.
+        assert np.isnan(episode.rewards[0])
+        assert episode.rewards_known is None
+
+
+def test_a_second_shutdown_waits_for_the_first(policy: Path, tmp_path: Path) -> None:
+    agent = relevo.AgentBuilder().default_model(policy).actor_count(512).record(tmp_path / "run").build()
+    agent.start()
+    actors = agent.actors()
+    for _ in range(200):
+        actors.act(np.zeros((512, 2), np.float32))
+        actors.observe(1.0)
+    threads = [threading.Thread(target=agent.shutdown) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    agent.shutdown()
+    assert sum(len(episode) for episode in relevo.open_run(tmp_path / "run").episodes()) == 512 * 200
+    for thread in threads:
+        thread.join(30)

@@ -44,7 +44,9 @@ def agent(policy: Path) -> relevo.Agent:
         (np.zeros((0, 2), np.float32), "one row for each of the 2 actors"),
         ([["a", "b"], ["c", "d"]], "float32"),
         (None, "float32"),
-        ({"obs": OBS, "more": OBS}, "observes one array, but 2 came"),
+        ({"other": OBS, "more": OBS}, "`obs`.*missing.*other"),
+        ({1: OBS, 2: OBS}, "`obs`.*missing"),
+        ([[0.0], [0.0, 1.0]], "array of numbers"),
         ((), "observes one array, but 0 came"),
         (np.array([[0, 0], [0, np.nan]], np.float32), r"row 1.*NaN at element 1"),
     ],
@@ -59,10 +61,11 @@ def test_observations(agent: relevo.Agent, obs: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (np.ones((2, 3), bool), r"\(2, 2\), but bool of shape \(2, 3\)"),
+        (np.ones((2, 3), bool), "a column for each of the 2 actions"),
         (np.ones(2, bool), "a column for each action"),
         (np.ones((3, 2), bool), "a row for each of the 2 actors"),
         (np.array([[True, True], [False, False]]), "allows no action"),
+        (np.array([["a", "b"], ["c", "d"]]), "truth values"),
     ],
 )
 def test_masks(agent: relevo.Agent, mask: np.ndarray, message: str) -> None:
@@ -92,6 +95,9 @@ def test_a_mask_that_the_policy_cannot_use(tmp_path: Path) -> None:
     [
         ({"reward": np.zeros(3)}, r"shape \(2,\)"),
         ({"reward": np.zeros((2, 1))}, r"\(2, 1\)"),
+        ({"reward": "x"}, "reward must be a number"),
+        ({"reward": np.array([1j, 2j])}, "reward must be a number"),
+        ({"reward": 0.0, "terminated": True, "final_obs": np.full((2, 2), np.nan, np.float32)}, r"final_obs\[0\].*NaN"),
         ({"reward": 0.0, "terminated": np.zeros(3, bool)}, "terminated must be bool"),
         ({"reward": 0.0, "truncated": np.zeros(2)}, "truncated must be bool"),
         ({"reward": 0.0, "terminated": True, "final_obs": np.zeros((2, 3), np.float32)}, "final_obs"),
@@ -230,6 +236,9 @@ def test_settings(policy: Path, tmp_path: Path) -> None:
         (relevo.ConfigError, "actor_count must be at least 0", lambda: builder().actor_count(-1)),
         (relevo.ConfigError, "threads must be at least 1", lambda: builder().threads(0)),
         (relevo.ConfigError, "seed must be", lambda: builder().seed(-1)),
+        (relevo.ConfigError, "2\\*\\*63", lambda: builder().actor_count(2**70)),
+        (relevo.ConfigError, "threads must be between", lambda: builder().threads(2**40).default_model(policy).build()),
+        (relevo.ConfigError, "too many", lambda: builder().default_model(policy).actor_count(2**40).build()),
         (relevo.ConfigError, "argmax, categorical", lambda: built(head="best")),
         (relevo.ConfigError, "given twice", lambda: builder().default_model(policy).default_model(policy)),
         (relevo.ConfigError, "no such tensor", lambda: built(roles={"x": "logits"})),
@@ -273,8 +282,9 @@ def run_script(script: str, *arguments: object, timeout: float = 60) -> subproce
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_a_forked_child_gets_an_error_and_ends(policy: Path, tmp_path: Path) -> None:
     script = """
-        import os, sys, warnings
+        import faulthandler, os, sys, warnings
         import numpy as np, relevo
+        faulthandler.dump_traceback_later(40, exit=True)
         warnings.simplefilter("ignore", DeprecationWarning)
         obs = np.zeros((2, 2), np.float32)
         agent = relevo.AgentBuilder().default_model(sys.argv[1]).actor_count(2).record(sys.argv[2]).build()
@@ -283,6 +293,7 @@ def test_a_forked_child_gets_an_error_and_ends(policy: Path, tmp_path: Path) -> 
         actors.act(obs)
         child = os.fork()
         if child == 0:
+            faulthandler.dump_traceback_later(30, exit=True)
             calls = [
                 lambda: actors.act(obs), lambda: actors.observe(0.0), agent.flush, agent.trajectories, agent.stats,
                 agent.get_actor_ids, agent.actors, lambda: agent.new_actor(), lambda: agent.update_model(sys.argv[1]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,23 +152,45 @@ def test_reading_what_is_no_run(tmp_path: Path) -> None:
         relevo.open_run(tmp_path / "nowhere")
 
 
-def test_a_disk_that_fails_is_told_once_and_inference_goes_on(policy: Path, tmp_path: Path) -> None:
-    with relevo.AgentBuilder().default_model(policy).actor_count(2).record(tmp_path / "run").build() as agent:
-        play(agent, 10)
-        agent.flush()
-        # The segment is opened for appending at the next batch of another schema; a folder in its place stops that.
-        segments = tmp_path / "run" / "segments"
-        (segments / "000001.arrow").mkdir()
-        actors = agent.actors()
-        actors.act(np.zeros((2, 2), np.float32), mask=np.ones((2, 2), bool))
-        actors.observe(0.0, terminated=True)
+def test_a_disk_that_fails_is_told_and_inference_goes_on(policy: Path, tmp_path: Path) -> None:
+    agent = relevo.AgentBuilder().default_model(policy).actor_count(2).record(tmp_path / "run").build()
+    agent.start()
+    play(agent, 10)
+    agent.flush()
+    assert agent.stats()["steps_written"] == 20
+    # The segment is made at the first episode of another schema; a folder in its place stops that.
+    segments = tmp_path / "run" / "segments"
+    (segments / "000001.arrow").mkdir()
+    actors = agent.actors()
+    actors.act(np.zeros((2, 2), np.float32), mask=np.ones((2, 2), bool))
+    actors.observe(0.0, terminated=True)
+    # Whoever flushes is told, each time; whoever acts is told once.
+    for _ in range(2):
         with pytest.raises(relevo.TrajectoryError, match="000001"):
             agent.flush()
-        play(agent, 10)
-        agent.flush()
-        assert agent.stats()["episodes_lost"] == 4
-        (segments / "000001.arrow").rmdir()
+    with pytest.raises(relevo.TrajectoryError, match="000001"):
+        actors.act(np.zeros((2, 2), np.float32))
+    play(agent, 10)
+    with pytest.raises(relevo.TrajectoryError, match="4 episodes are not on disk"):
+        agent.shutdown()
+    stats = agent.stats()
+    assert (stats["episodes_lost"], stats["steps_written"], stats["steps_recorded"]) == (4, 20, 42)
+    assert "000001" in stats["recording_error"]
+    (segments / "000001.arrow").rmdir()
     check(list(relevo.open_run(tmp_path / "run").episodes()))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")
+def test_a_run_folder_that_is_removed_is_told(policy: Path, tmp_path: Path) -> None:
+    agent = relevo.AgentBuilder().default_model(policy).actor_count(2).record(tmp_path / "run").build()
+    agent.start()
+    play(agent, 10)
+    agent.flush()
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(relevo.TrajectoryError, match="removed"):
+        agent.flush()
+    with pytest.raises(relevo.TrajectoryError, match="removed"):
+        agent.shutdown()
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.7])

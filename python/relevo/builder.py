@@ -180,7 +180,7 @@ class AgentBuilder:
 
 
 def _at_least(name: str, value: int, least: int) -> int:
-    if value < least:
-        msg = f"{name} must be at least {least}, but is {value}"
+    if not least <= value < 1 << 63:
+        msg = f"{name} must be at least {least} and below 2**63, but is {value}"
         raise ConfigError(msg)
     return value

@@ -10,7 +10,7 @@ use uuid::Uuid;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong, by the boundary it crossed. Each variant becomes one Python exception.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A setting is impossible or contradicts another one.
     #[error("{0}")]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use pyo3::{
     prelude::*,
-    types::{PyBool, PyDict, PyTuple},
+    types::{PyBool, PyTuple},
 };
 use relevo_core::{
     runtime::{ActCall, ActOptions, ActorGroup, Recording},
@@ -17,6 +17,7 @@ use crate::{
     array::Contiguous,
     detach::detach,
     error::{self, to_python},
+    observations::Observations,
     outcome::OutcomeArguments,
 };
 
@@ -77,7 +78,7 @@ impl Actors {
     ) -> PyResult<ActionBatch> {
         let rows = self.0.actors.len();
         // Everything that may run Python code comes before the group's lock.
-        let observations = Observations::new(obs)?;
+        let observations = Observations::new(obs, || self.observation_names())?;
         let mask = mask.map(|mask| mask_bytes(mask, rows)).transpose()?;
         let record = record.map(|record| RecordArgument::new(record, rows)).transpose()?;
         let record = match &record {
@@ -87,14 +88,16 @@ impl Actors {
         };
 
         let mut call = self.begin(py)?;
+        observations.check(&call.schema(), rows)?;
+        if let Some(mask) = &mask {
+            call.check_mask(mask.shape()[1], mask.bytes()).map_err(|error| to_python(&error))?;
+        }
         let masked = mask.is_some();
         if call.needs_preparation(masked) {
             detach(py, || call.prepare(masked))?;
         }
-        observations.write(&mut call, rows)?;
+        observations.write(&mut call)?;
         if let Some(mask) = &mask {
-            let width = call.layout().map_err(|error| to_python(&error))?.mask.unwrap_or(0);
-            mask.expect("mask", mask.dtype().unwrap_or(DType::Bool), rows, &[width])?;
             call.write_mask(mask.bytes()).map_err(|error| to_python(&error))?;
         }
         let options = ActOptions { deterministic, record };
@@ -111,8 +114,8 @@ impl Actors {
         final_obs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let rows = self.0.actors.len();
-        let schema = || self.0.actors[0].policy().current().schema.clone();
-        let given = OutcomeArguments::new(reward, terminated, truncated, final_obs, rows, schema)?;
+        let observed = || Ok((detach(py, || Ok(self.0.actors[0].observed()))?, self.observation_names()));
+        let given = OutcomeArguments::new(reward, terminated, truncated, final_obs, rows, observed)?;
         if self.0.try_observe(&given.outcome(), &given.finals).map_err(|error| to_python(&error))? {
             return Ok(());
         }
@@ -122,6 +125,10 @@ impl Actors {
 }
 
 impl Actors {
+    fn observation_names(&self) -> Vec<String> {
+        self.0.actors[0].policy().current().observation_names()
+    }
+
     fn begin(&self, py: Python<'_>) -> PyResult<ActCall<'_>> {
         loop {
             if let Some(call) = self.0.try_begin().map_err(|error| to_python(&error))? {
@@ -133,71 +140,17 @@ impl Actors {
     }
 }
 
-/// What `act` was given to observe.
-enum Observations<'py> {
-    One(Contiguous<'py>),
-    /// By name, for policies with several observations.
-    Named(Vec<(String, Contiguous<'py>)>),
-    /// By position, from a tuple.
-    Listed(Vec<Contiguous<'py>>),
-}
-
-impl<'py> Observations<'py> {
-    fn new(obs: &Bound<'py, PyAny>) -> PyResult<Self> {
-        if let Ok(dict) = obs.cast::<PyDict>() {
-            let named = dict.iter().map(|(key, value)| Ok((key.extract()?, Contiguous::new(&value)?)));
-            return named.collect::<PyResult<_>>().map(Self::Named);
-        }
-        if let Ok(tuple) = obs.cast::<PyTuple>() {
-            return tuple.iter().map(|value| Contiguous::new(&value)).collect::<PyResult<_>>().map(Self::Listed);
-        }
-        Contiguous::new(obs).map(Self::One)
-    }
-
-    fn write(&self, call: &mut ActCall<'_>, rows: usize) -> PyResult<()> {
-        let layout = call.layout().map_err(|error| to_python(&error))?;
-        let columns = &layout.schema().observations;
-        let names = || columns.iter().map(|column| column.key.as_str()).collect::<Vec<_>>().join(", ");
-        let given = match self {
-            Self::One(_) => 1,
-            Self::Named(named) => named.len(),
-            Self::Listed(listed) => listed.len(),
-        };
-        if given != columns.len() {
-            let wanted = match columns.len() {
-                1 => "one array".to_owned(),
-                count => format!("{count} arrays, given as a dict of {}", names()),
-            };
-            return Err(error::contract(&format!("the policy observes {wanted}, but {given} came")));
-        }
-        for (index, column) in columns.iter().enumerate() {
-            let array = match self {
-                Self::One(array) => array,
-                Self::Listed(listed) => &listed[index],
-                Self::Named(named) if columns.len() == 1 => &named[0].1,
-                Self::Named(named) => {
-                    named.iter().find(|(key, _)| *key == column.key).map(|(_, array)| array).ok_or_else(|| {
-                        error::contract(&format!(
-                            "the observation `{}` is missing; the policy observes {}",
-                            column.key,
-                            names()
-                        ))
-                    })?
-                }
-            };
-            let what = if column.key.is_empty() { "obs" } else { &column.key };
-            array.expect(what, column.dtype, rows, &column.shape)?;
-            call.write_observations(index, array.bytes()).map_err(|error| to_python(&error))?;
-        }
-        Ok(())
-    }
-}
-
 /// A mask as bytes, 0 where an action is not allowed.
 fn mask_bytes<'py>(mask: &Bound<'py, PyAny>, rows: usize) -> PyResult<Contiguous<'py>> {
     let mut bytes = Contiguous::new(mask)?;
-    if !matches!(bytes.dtype(), Some(DType::Bool | DType::UInt8 | DType::Int8)) {
-        bytes = Contiguous::converted(mask, "bool")?;
+    match bytes.dtype() {
+        Some(DType::Bool | DType::UInt8 | DType::Int8) => {}
+        Some(_) => bytes = bytes.converted("bool")?,
+        None => {
+            return Err(error::contract(
+                "mask must be an array of truth values, or of numbers that are 0 where an action is not allowed",
+            ));
+        }
     }
     match bytes.shape() {
         [found, _] if *found == rows => Ok(bytes),

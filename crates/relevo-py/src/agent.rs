@@ -124,55 +124,55 @@ impl Agent {
         detach(py, || self.runtime.actor_ids())
     }
 
-    #[pyo3(signature = (device=None, model=None, policy=None))]
+    #[pyo3(signature = (device=None, model=None, policy=None, head=None))]
     fn new_actor(
         &self,
         py: Python<'_>,
         device: Option<&str>,
         model: Option<&Bound<'_, PyAny>>,
         policy: Option<&str>,
+        head: Option<&str>,
     ) -> PyResult<Uuid> {
-        let ids = self.new_actors(py, 1, device, model, policy)?;
+        let ids = self.new_actors(py, 1, device, model, policy, head)?;
         ids.first().copied().ok_or_else(|| error::config("no actor was made"))
     }
 
-    #[pyo3(signature = (count, device=None, model=None, policy=None))]
+    #[pyo3(signature = (count, device=None, model=None, policy=None, head=None))]
     fn new_actors(
         &self,
         py: Python<'_>,
-        count: usize,
+        count: i64,
         device: Option<&str>,
         model: Option<&Bound<'_, PyAny>>,
         policy: Option<&str>,
+        head: Option<&str>,
     ) -> PyResult<Vec<Uuid>> {
-        if let Some(device) = device
-            && device != self.device
-            && model.is_none()
-        {
-            return Err(error::config(&format!(
-                "device=\"{device}\" was asked for, but the policy's model is on \"{}\"; give the actors a model of their \
-                 own by model=",
-                self.device
-            )));
-        }
-        let own = match (model, policy) {
-            (None, None) => None,
-            (None, Some(policy)) => Some(self.runtime.policy(policy).map_err(|error| to_python(&error))?),
-            (Some(_), Some(_)) => {
-                return Err(error::config("give either a model of their own or the name of a policy, not both"));
+        let count = usize::try_from(count)
+            .map_err(|_| error::config(&format!("the number of new actors must be at least 0, but is {count}")))?;
+        let Some(model) = model else {
+            if head.is_some() {
+                return Err(error::config("head= goes with model=; the policies that are there have their heads"));
             }
-            (Some(model), None) => {
-                let model = self.load(py, model, device)?;
-                let name = format!("model-{}", self.own_models.fetch_add(1, Ordering::Relaxed) + 1);
-                let slot = detach(py, || {
-                    let slot = slot(&name, model.0, None, self.keep_outputs)?;
-                    self.runtime.add_policy(slot.clone())?;
-                    Ok(slot)
-                })?;
-                Some(slot)
+            if device.is_some_and(|device| device != self.device) {
+                return Err(error::config(&format!(
+                    "another device than the policy's (\"{}\") was asked for; give the actors a model of their own by model=",
+                    self.device
+                )));
             }
+            return detach(py, || {
+                let policy = policy.map(|policy| self.runtime.policy(policy)).transpose()?;
+                self.runtime.add_actors(count, policy)
+            });
         };
-        detach(py, || self.runtime.add_actors(count, own))
+        if policy.is_some() {
+            return Err(error::config("give either a model of their own or the name of a policy, not both"));
+        }
+        let model = self.load(py, model, device)?;
+        let name = format!("model-{}", self.own_models.fetch_add(1, Ordering::Relaxed) + 1);
+        detach(py, || {
+            let policy = slot(&name, model.0, head, self.keep_outputs)?;
+            self.runtime.add_actors_with_model(count, policy)
+        })
     }
 
     fn remove_actor(&self, py: Python<'_>, actor: Uuid) -> PyResult<()> {
@@ -273,6 +273,8 @@ impl Agent {
         result.set_item("routers", stats.routers)?;
         result.set_item("policies", policies)?;
         result.set_item("steps_recorded", stats.steps_recorded)?;
+        result.set_item("steps_written", stats.steps_written)?;
+        result.set_item("recording_error", stats.recording_error)?;
         result.set_item("episodes_recorded", stats.episodes_recorded)?;
         result.set_item("episodes_interrupted", stats.episodes_interrupted)?;
         result.set_item("rewards_missing", stats.rewards_missing)?;
@@ -318,11 +320,11 @@ impl Agent {
         truncated: Option<&Bound<'py, PyAny>>,
         final_obs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let schema = match ids.first() {
+        let observed = match ids.first() {
             None => return Ok(()),
-            Some(first) => self.runtime.step_schema(*first).map_err(|error| to_python(&error))?,
+            Some(first) => detach(py, || self.runtime.observed(*first))?,
         };
-        let owned = OutcomeArguments::new(reward, terminated, truncated, final_obs, ids.len(), || schema)?
+        let owned = OutcomeArguments::new(reward, terminated, truncated, final_obs, ids.len(), || Ok(observed))?
             .into_owned(ids.len());
         detach(py, || self.runtime.observe(ids, &owned.outcome(), &owned.finals))
     }

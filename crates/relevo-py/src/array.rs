@@ -9,11 +9,7 @@ use numpy::{
     Element, IxDyn, PyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
     ndarray::ArrayView,
 };
-use pyo3::{
-    prelude::*,
-    sync::PyOnceLock,
-    types::{PyDict, PyString},
-};
+use pyo3::{prelude::*, sync::PyOnceLock, types::PyString};
 use relevo_core::spec::{DType, shape_text};
 
 use crate::error::contract;
@@ -23,6 +19,9 @@ pub(crate) struct Contiguous<'py>(Bound<'py, PyUntypedArray>);
 
 impl<'py> Contiguous<'py> {
     /// The object as an array; it is copied only where it is not contiguous. This may run Python code.
+    ///
+    /// # Errors
+    /// `ContractError` where NumPy makes no array of it.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(array) = object.cast::<PyUntypedArray>()
             && array.is_c_contiguous()
@@ -31,30 +30,26 @@ impl<'py> Contiguous<'py> {
         {
             return Ok(Self(array.clone()));
         }
-        let py = object.py();
-        let mut array = numpy_function(py, "ascontiguousarray")?.call1((object,))?.cast_into::<PyUntypedArray>()?;
-        if !array.is_aligned() {
-            array = array.call_method0("copy")?.cast_into()?;
-        }
-        if array.dtype().is_native_byteorder().unwrap_or(true) {
-            // A scalar has become an array of one; its own shape is what counts.
-            let own = object.cast::<PyUntypedArray>().map_or(array.ndim(), PyUntypedArrayMethods::ndim);
-            if own == array.ndim() {
-                return Ok(Self(array));
-            }
-            return Ok(Self(array.call_method1("reshape", (pyo3::types::PyTuple::empty(py),))?.cast_into()?));
-        }
-        let native = array.dtype().call_method1("newbyteorder", ("=",))?;
-        Ok(Self(array.call_method1("astype", (native,))?.cast_into()?))
+        Self::copied(object).map_err(|error| no_array(object, &error))
     }
 
-    /// The object as a contiguous array of another type, by NumPy's `astype`.
-    pub(crate) fn converted(object: &Bound<'py, PyAny>, dtype: &str) -> PyResult<Self> {
+    fn copied(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
-        let options = PyDict::new(py);
-        options.set_item("dtype", dtype)?;
-        let array = numpy_function(py, "ascontiguousarray")?.call((object,), Some(&options))?;
-        Ok(Self(array.cast_into()?))
+        // `asarray` first: `ascontiguousarray` would make an array of one of a scalar.
+        let array = numpy_function(py, "asarray")?.call1((object,))?.cast_into::<PyUntypedArray>()?;
+        if !array.dtype().is_native_byteorder().unwrap_or(true) {
+            let native = array.dtype().call_method1("newbyteorder", ("=",))?;
+            return Ok(Self(array.call_method1("astype", (native, "C"))?.cast_into()?));
+        }
+        if array.is_c_contiguous() && array.is_aligned() {
+            return Ok(Self(array));
+        }
+        Ok(Self(array.call_method1("copy", ("C",))?.cast_into()?))
+    }
+
+    /// The array in another type, by NumPy's `astype`.
+    pub(crate) fn converted(&self, dtype: &str) -> PyResult<Self> {
+        Ok(Self(self.0.call_method1("astype", (dtype, "C"))?.cast_into()?))
     }
 
     /// Element type; `None` for types that no tensor has (objects, strings, complex numbers).
@@ -110,6 +105,11 @@ impl<'py> Contiguous<'py> {
     }
 }
 
+fn no_array(object: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
+    let kind = object.get_type().name().map_or_else(|_| "object".into(), |name| name.to_string());
+    contract(&format!("an array of numbers was expected, but NumPy makes none of the {kind} that came: {error}"))
+}
+
 /// A function of the module `numpy`.
 pub(crate) fn numpy_function<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -143,6 +143,18 @@ impl DescrName for Bound<'_, PyArrayDescr> {
     fn str(&self) -> PyResult<Bound<'_, PyString>> {
         self.as_any().str()
     }
+}
+
+/// As [`view`], but it cannot be written to: others hold the same memory.
+pub(crate) fn shared_view<'py>(
+    owner: &Bound<'py, PyAny>,
+    bytes: &[u8],
+    dtype: DType,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    let array = view(owner, bytes, dtype, shape)?;
+    array.call_method1("setflags", (false,))?;
+    Ok(array)
 }
 
 /// An array over `bytes`, which live in Rust memory that `owner` keeps alive and unmoved.

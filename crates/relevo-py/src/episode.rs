@@ -37,7 +37,7 @@ impl Episode {
         let columns = episode.schema.observations.iter().zip(&episode.observations);
         let mut arrays = columns.map(|(column, buffer)| {
             let shape: Vec<usize> = std::iter::once(rows).chain(column.shape.iter().copied()).collect();
-            Ok((&column.key, array::view(slf.as_any(), buffer, column.dtype, &shape)?))
+            Ok((&column.key, array::shared_view(slf.as_any(), buffer, column.dtype, &shape)?))
         });
         if episode.schema.observations.len() == 1
             && let Some(only) = arrays.next()
@@ -57,7 +57,7 @@ impl Episode {
         let episode = &slf.get().0;
         let column = &episode.schema.action;
         let shape: Vec<usize> = std::iter::once(episode.len).chain(column.shape.iter().copied()).collect();
-        array::view(slf.as_any(), &episode.actions, column.dtype, &shape)
+        array::shared_view(slf.as_any(), &episode.actions, column.dtype, &shape)
     }
 
     #[getter]
@@ -70,11 +70,17 @@ impl Episode {
     #[getter]
     fn rewards<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let episode = &slf.get().0;
-        let rewards = array::view(slf.as_any(), &episode.rewards, DType::Float64, &[episode.len])?;
+        let rewards = array::shared_view(slf.as_any(), &episode.rewards, DType::Float64, &[episode.len])?;
         let Some(known) = &episode.reward_known else { return Ok(rewards) };
         // A reward that never came reads as NaN.
-        let known = array::view(slf.as_any(), known, DType::Bool, &[episode.len])?;
+        let known = array::shared_view(slf.as_any(), known, DType::Bool, &[episode.len])?;
         array::numpy_function(slf.py(), "where")?.call1((known, rewards, f64::NAN))
+    }
+
+    #[getter]
+    fn rewards_known<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let episode = &slf.get().0;
+        optional(slf, episode.reward_known.as_ref(), DType::Bool, &[episode.len])
     }
 
     #[getter]
@@ -102,7 +108,7 @@ impl Episode {
     #[getter]
     fn timestamps<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let episode = &slf.get().0;
-        array::view(slf.as_any(), &episode.timestamps, DType::Int64, &[episode.len])?
+        array::shared_view(slf.as_any(), &episode.timestamps, DType::Int64, &[episode.len])?
             .call_method1("view", ("datetime64[ns]",))
     }
 
@@ -152,5 +158,5 @@ fn optional<'py>(
     dtype: DType,
     shape: &[usize],
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    buffer.map(|buffer| array::view(slf.as_any(), buffer, dtype, shape)).transpose()
+    buffer.map(|buffer| array::shared_view(slf.as_any(), buffer, dtype, shape)).transpose()
 }

@@ -7,26 +7,29 @@ use relevo_core::{
     trajectory::{ColumnSpec, StepSchema},
 };
 
-use crate::{array::Contiguous, error};
+use crate::{array::Contiguous, error, observations::entry};
 
-/// Collects the final observations of the actors in `ended` rows.
+/// Collects the final observations of the actors in `ended` rows; `names` are those of the observation columns.
 pub(crate) fn collect(
     given: &Bound<'_, PyAny>,
     ended: &[usize],
     rows: usize,
     schema: &StepSchema,
+    names: &[String],
 ) -> PyResult<FinalObservations> {
-    let mut finals = FinalObservations::default();
+    let row_bytes = schema.observations.iter().map(ColumnSpec::row_bytes).sum();
+    let mut finals = FinalObservations { row_bytes, ..FinalObservations::default() };
     if given.is_none() || ended.is_empty() {
         return Ok(finals);
     }
-    let sources =
-        schema.observations.iter().map(|column| Source::new(given, column, rows)).collect::<PyResult<Vec<_>>>()?;
+    let columns =
+        schema.observations.iter().zip(names).map(|(spec, name)| Column { spec, name, only: names.len() == 1 });
+    let sources = columns.map(|column| Source::new(given, column, rows)).collect::<PyResult<Vec<_>>>()?;
     for row in ended {
         let before = finals.bytes.len();
         let mut missing = false;
-        for (source, column) in sources.iter().zip(&schema.observations) {
-            missing |= !source.append(*row, column, &mut finals.bytes)?;
+        for source in &sources {
+            missing |= !source.append(*row, &mut finals.bytes)?;
         }
         if missing {
             finals.bytes.truncate(before);
@@ -37,60 +40,72 @@ pub(crate) fn collect(
     Ok(finals)
 }
 
-/// Where one observation column comes from.
-enum Source<'py> {
-    /// An array with a row for each actor.
-    Rows(Contiguous<'py>),
-    /// A sequence with an object for each actor: None, an array, or a dict that holds it.
-    Objects(Bound<'py, PyAny>),
+/// An observation column, and its input's name.
+#[derive(Clone, Copy)]
+struct Column<'a> {
+    spec: &'a ColumnSpec,
+    name: &'a str,
+    only: bool,
 }
 
-impl<'py> Source<'py> {
-    fn new(given: &Bound<'py, PyAny>, column: &ColumnSpec, rows: usize) -> PyResult<Self> {
+/// Where one observation column comes from.
+enum Source<'a, 'py> {
+    /// An array with a row for each actor.
+    Rows(Column<'a>, Contiguous<'py>),
+    /// A sequence with an object for each actor: None, an array, or a dict that holds it.
+    Objects(Column<'a>, Bound<'py, PyAny>),
+}
+
+impl<'a, 'py> Source<'a, 'py> {
+    fn new(given: &Bound<'py, PyAny>, column: Column<'a>, rows: usize) -> PyResult<Self> {
         let given = match given.cast::<PyDict>() {
-            Ok(dict) => dict.get_item(&column.key)?.ok_or_else(|| {
-                error::contract(&format!("final_obs has no `{}`, which the policy observes", column.key))
-            })?,
+            Ok(dict) => entry(dict, column.name, column.only)?,
             Err(_) => given.clone(),
         };
-        let is_array = given.cast::<numpy::PyUntypedArray>().is_ok();
-        if is_array {
+        if given.cast::<numpy::PyUntypedArray>().is_ok() {
             let array = Contiguous::new(&given)?;
             if array.dtype().is_some() {
-                array.expect("final_obs", column.dtype, rows, &column.shape)?;
-                return Ok(Self::Rows(array));
+                array.expect("final_obs", column.spec.dtype, rows, &column.spec.shape)?;
+                return Ok(Self::Rows(column, array));
             }
         }
-        let len = given.len()?;
+        let len = given.len().map_err(|_| error::contract("final_obs must have an entry for each actor"))?;
         if len != rows {
             return Err(error::contract(&format!(
                 "final_obs must have {rows} entries, one for each actor, but has {len}"
             )));
         }
-        Ok(Self::Objects(given))
+        Ok(Self::Objects(column, given))
     }
 
     /// Appends the row's bytes; `false` where the observation is not known.
-    fn append(&self, row: usize, column: &ColumnSpec, bytes: &mut Vec<u8>) -> PyResult<bool> {
-        match self {
-            Self::Rows(array) => {
-                let size = column.row_bytes();
+    fn append(&self, row: usize, bytes: &mut Vec<u8>) -> PyResult<bool> {
+        let before = bytes.len();
+        let (column, size) = match self {
+            Self::Rows(column, array) => {
+                let size = column.spec.row_bytes();
                 bytes.extend_from_slice(&array.bytes()[row * size..(row + 1) * size]);
+                (column, size)
             }
-            Self::Objects(objects) => {
+            Self::Objects(column, objects) => {
                 let mut object = objects.get_item(row)?;
                 if object.is_none() {
                     return Ok(false);
                 }
                 if let Ok(dict) = object.cast::<PyDict>() {
-                    let Some(inner) = dict.get_item(&column.key)? else { return Ok(false) };
-                    object = inner;
+                    object = entry(dict, column.name, column.only)?;
                 }
-                let array = Contiguous::new(&object.call_method1("__getitem__", ((),)).unwrap_or(object))?;
-                let batched = Contiguous::new(&array.object().call_method1("reshape", (with_one(array.shape()),))?)?;
-                batched.expect(&format!("final_obs[{row}] (with an axis added)"), column.dtype, 1, &column.shape)?;
+                let array = Contiguous::new(&object)?;
+                let batched = array.object().call_method1("reshape", (with_one(array.shape()),))?;
+                let batched = Contiguous::new(&batched)?;
+                let what = format!("final_obs[{row}] (with an axis added)");
+                batched.expect(&what, column.spec.dtype, 1, &column.spec.shape)?;
                 bytes.extend_from_slice(batched.bytes());
+                (column, column.spec.row_bytes())
             }
+        };
+        if size > 0 && relevo_core::runtime::first_nan(&bytes[before..], column.spec.dtype).is_some() {
+            return Err(error::contract(&format!("final_obs[{row}] holds NaN; check the environment")));
         }
         Ok(true)
     }

@@ -13,6 +13,7 @@ mod error;
 mod final_observations;
 mod fork;
 mod model;
+mod observations;
 mod outcome;
 mod run;
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::{
     prelude::*,
     types::{PyBool, PyFloat},
@@ -32,14 +31,14 @@ pub(crate) struct OwnedOutcome {
 }
 
 impl<'py> OutcomeArguments<'py> {
-    /// Checks the arguments for `rows` actors; `schema` tells what their final observations look like.
+    /// Checks the arguments for `rows` actors; `observed` tells what their observations look like and are called.
     pub(crate) fn new(
         reward: &Bound<'py, PyAny>,
         terminated: Option<&Bound<'py, PyAny>>,
         truncated: Option<&Bound<'py, PyAny>>,
         final_obs: Option<&Bound<'py, PyAny>>,
         rows: usize,
-        schema: impl FnOnce() -> Arc<StepSchema>,
+        observed: impl FnOnce() -> PyResult<(Arc<StepSchema>, Vec<String>)>,
     ) -> PyResult<Self> {
         let reward = Reward::new(reward, rows)?;
         let terminated = Truth::new("terminated", terminated, rows)?;
@@ -48,7 +47,10 @@ impl<'py> OutcomeArguments<'py> {
             None => FinalObservations::default(),
             Some(given) => {
                 let ended = ended_rows(&terminated, &truncated, rows);
-                final_observations::collect(given, &ended, rows, &schema())?
+                {
+                    let (schema, names) = observed()?;
+                    final_observations::collect(given, &ended, rows, &schema, &names)?
+                }
             }
         };
         Ok(Self { reward, terminated, truncated, finals })
@@ -113,10 +115,14 @@ impl<'py> Reward<'py> {
         let array = Contiguous::new(reward)?;
         let array = match array.dtype() {
             Some(DType::Float64 | DType::Float32) => array,
-            _ => Contiguous::converted(array.object(), "float64")?,
+            Some(_) => array.converted("float64")?,
+            None => {
+                return Err(error::contract("reward must be a number, or an array of numbers with one for each actor"));
+            }
         };
         match (array.shape(), array.dtype()) {
-            ([], _) => Ok(Self::Same(reward.extract::<f64>()?)),
+            ([], Some(DType::Float64)) => Ok(Self::Same(bytemuck::pod_read_unaligned(array.bytes()))),
+            ([], _) => Ok(Self::Same(f64::from(bytemuck::pod_read_unaligned::<f32>(array.bytes())))),
             ([found], Some(DType::Float64)) if *found == rows => Ok(Self::Float64(array)),
             ([found], _) if *found == rows => Ok(Self::Float32(array)),
             (shape, _) => Err(error::contract(&format!(
@@ -150,9 +156,8 @@ impl<'py> Truth<'py> {
             return Ok(Self::Same(given.is_true()));
         }
         let array = Contiguous::new(given)?;
-        let zero_dim = given.cast::<PyUntypedArray>().map_or(array.shape().is_empty(), |given| given.ndim() == 0);
-        if zero_dim {
-            return Ok(Self::Same(given.is_truthy()?));
+        if let ([], Some(DType::Bool)) = (array.shape(), array.dtype()) {
+            return Ok(Self::Same(array.bytes()[0] != 0));
         }
         array.expect(name, DType::Bool, rows, &[])?;
         Ok(Self::Each(array))

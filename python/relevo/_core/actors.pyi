@@ -45,11 +45,13 @@ class Actors:
         """One action for each actor, by one forward pass for each policy.
 
         Args:
-            obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, or
-                a tuple in the model's order.
+            obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
+                which other entries are passed over, or a tuple in the model's order.
             mask: `[N, actions]`, true (or not 0) where an action is allowed.
             deterministic: whether to act without randomness; None leaves it to the head.
-            record: whether the step belongs into the trajectory; an array `[N]` says it for each actor.
+            record: whether the step belongs into the trajectory; an array `[N]` says it for each actor. An action that
+                was asked for with `record=False`, and that nothing is observed for, leaves no trace; where it is observed,
+                the environment has moved on unseen, and the actor's open episode ends as an incomplete one.
 
         Raises:
             ContractError: an observation or mask of another shape or dtype, NaN in an observation, a mask that allows
@@ -77,6 +79,7 @@ class Actors:
                 Gymnasium's object array with None where nothing ended; for several observations a dict of those.
 
         Raises:
-            AgentStateError: an actor has no open step; nothing is recorded for any of them.
-            ContractError: an argument of another shape or dtype.
+            AgentStateError: an actor has no open step; nothing is recorded for any of them. Actors that were removed
+                since they acted are passed over.
+            ContractError: an argument of another shape or dtype, or a final observation with NaN; nothing is recorded.
         """

@@ -46,7 +46,7 @@ class Agent:
     def shutdown(self) -> None:
         """Waits for the calls that run, keeps open episodes as incomplete ones, closes the run folder.
 
-        A second call does nothing.
+        A second call waits for the first.
 
         Raises:
             TrajectoryError: the last steps could not be written.
@@ -81,8 +81,12 @@ class Agent:
         device: str | None = None,
         model: ModelModule | str | os.PathLike[str] | None = None,
         policy: str | None = None,
+        head: str | None = None,
     ) -> UUID:
-        """Adds an actor that follows a policy by name, or a model of its own, or else the default policy."""
+        """Adds an actor that follows a policy by name, or a model of its own, or else the default policy.
+
+        `head` goes with a model of its own, which is gone with the last actor that follows it.
+        """
 
     def new_actors(
         self,
@@ -90,6 +94,7 @@ class Agent:
         device: str | None = None,
         model: ModelModule | str | os.PathLike[str] | None = None,
         policy: str | None = None,
+        head: str | None = None,
     ) -> list[UUID]:
         """Adds `count` actors; see `new_actor`. A model given here is shared by them."""
 
@@ -154,6 +159,7 @@ class Agent:
         """Counters of what happened so far.
 
         `actors`, `routers`; `policies`, by name, each with `version`, `calls`, `rows`, `inference_seconds`, `errors`;
-        `steps_recorded`, `episodes_recorded`, `episodes_interrupted`, `rewards_missing`, `final_observations_missing`,
-        and `episodes_lost`, which did not reach the disk because it had failed.
+        `steps_recorded` and `episodes_recorded`, in memory, on disk or lost; `steps_written`, on disk;
+        `episodes_interrupted`, `rewards_missing`, `final_observations_missing`; `episodes_lost`, which did not reach
+        the disk because it had failed, and `recording_error`, which says why.
         """

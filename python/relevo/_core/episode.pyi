@@ -6,7 +6,10 @@ import numpy.typing as npt
 
 @final
 class Episode:
-    """The steps of one actor from a reset to an end, T of them. Arrays are views of memory that the episode owns."""
+    """The steps of one actor from a reset to an end, T of them.
+
+    Arrays are views of memory that the episode owns, and cannot be written to.
+    """
 
     @property
     def number(self) -> int:
@@ -34,6 +37,10 @@ class Episode:
     @property
     def rewards(self) -> npt.NDArray[np.float64]:
         """`[T]`, what each action earned; NaN where the reward never came."""
+
+    @property
+    def rewards_known(self) -> npt.NDArray[np.bool_] | None:
+        """`[T]`, false where the reward never came; None where all came. A reward of NaN that came is true here."""
 
     @property
     def log_probs(self) -> npt.NDArray[np.float32] | None:

@@ -1,11 +1,12 @@
 """The command line `relevo`.
 
 Exit codes: 0 when all went well; 1 when something could not be done, with one message `error: …` on standard error;
-2 when the command was not understood; 130 after Ctrl-C, with what was recorded so far kept and reported.
+2 when the command was not understood; 130 after Ctrl-C or SIGTERM, with what was recorded so far kept and reported.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -56,8 +57,14 @@ def relevo(
     """
 
 
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Runs the command that `sys.argv` names, and exits."""
+    # Asked to end by a job scheduler, a run is closed as after Ctrl-C.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()
     except RelevoError as error:

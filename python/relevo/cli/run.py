@@ -14,7 +14,7 @@ from relevo.builder import AgentBuilder, Head
 from relevo.cli.progress_bar import ProgressBar
 from relevo.cli.terminal import INTERRUPTED, ROLE_HELP, facts, messages, output, parse_roles, print_json
 from relevo.collection import collect
-from relevo.environments import make_vector
+from relevo.environments import fit_actions, make_vector
 from relevo.errors import RelevoError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from relevo.progress import CollectResult
 
 DEFAULT_STEPS = 100_000
+MOST_ACTORS = 1_000_000
+"""Making as many environments takes minutes; more are a slip of the keyboard."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,16 @@ class Report:
     bytes: int
     """Size of the run folder."""
     interrupted: bool
-    """Whether it was ended by Ctrl-C."""
+    """Whether it was ended early, by Ctrl-C or SIGTERM."""
 
 
 def run(
     *,
     policy: Annotated[Path, typer.Option(metavar="FILE", help="The model, such as policy.onnx.", show_default=False)],
     env: Annotated[str, typer.Option(metavar="ID", help="Gymnasium's id of the environment.", show_default=False)],
-    actors: Annotated[int, typer.Option(metavar="N", min=1, help="Environments, each with an actor.")] = 64,
+    actors: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MOST_ACTORS, help="Environments, each with an actor.")
+    ] = 64,
     steps: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help=f"Environment steps, over all actors; {DEFAULT_STEPS:,} if not given."),
@@ -104,7 +108,8 @@ def run(
 
         relevo run --policy p.onnx --env CartPole-v1 --json | jq .mean_return
 
-    Ctrl-C ends the run early and keeps what was recorded. Exit codes: 0 done, 1 error, 2 usage, 130 Ctrl-C.
+    Ctrl-C and SIGTERM end the run early and keep what was recorded. Exit codes: 0 done, 1 error, 2 usage, 130 ended
+    early.
     """
     if steps is not None and episodes is not None:
         raise typer.BadParameter("give either --steps or --episodes, not both")
@@ -119,6 +124,8 @@ def run(
     if out is not None:
         builder.record(out)
     agent = builder.build()
+    # Before the agent starts, and makes the run folder.
+    fit_actions(envs, agent.actors())
 
     bar = ProgressBar(env, steps=steps, episodes=episodes)
     interrupted = False
@@ -133,7 +140,7 @@ def run(
             raise
         result = bar.so_far.result()
     except RelevoError:
-        if out is not None and agent.stats()["steps_recorded"]:
+        if out is not None and agent.stats()["steps_written"]:
             messages().print(f"The run ended early; what was recorded until then is in {out}", soft_wrap=True)
         raise
     finally:
@@ -167,7 +174,7 @@ def _report(
         seconds=result.seconds,
         steps_per_second=result.steps_per_second,
         out=str(out) if on_disk else None,
-        steps_recorded=stats["steps_recorded"] if on_disk else 0,
+        steps_recorded=stats["steps_written"],
         episodes_recorded=stats["episodes_recorded"] if on_disk else 0,
         bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) if out is not None else 0,
         interrupted=interrupted,
@@ -200,5 +207,5 @@ def _print(report: Report) -> None:
             ("in", report.out),
             ("read by", f'relevo.open_run("{report.out}").episodes()'),
         ]
-    ended = ", ended by Ctrl-C" if report.interrupted else ""
+    ended = ", ended early" if report.interrupted else ""
     output().print(facts(rows, title=f"{report.env}, {report.actors} actors{ended}"))

@@ -322,7 +322,7 @@ impl Probe<'_> {
 }
 
 /// A made-up input: floats that differ from each other, states of one value, masks that allow everything.
-fn probe_input(input: &InputContract, rows: usize, state: f32) -> Tensor {
+pub(crate) fn probe_input(input: &InputContract, rows: usize, state: f32) -> Tensor {
     let mut tensor = Tensor::zeros(input.spec.dtype, &input.shape(rows));
     match (input.role, input.spec.dtype) {
         (InputRole::ActionMask, dtype) => fill_ones(&mut tensor, dtype),

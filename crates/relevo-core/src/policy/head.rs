@@ -6,7 +6,7 @@ use super::{
     contract::{Contract, OutputContract},
     convention::OutputRole,
     random::Stream,
-    sampling::{Pick, Scratch, first_nan_row, pick_discrete, pick_gaussian},
+    sampling::{Pick, Scratch, first_nan_row, first_wild_row, pick_discrete, pick_gaussian},
 };
 use crate::{
     error::{Error, Result},
@@ -188,7 +188,10 @@ impl Head {
     ) -> Result<(), HeadError> {
         match self.reads {
             Reads::Logits { at, width } => {
-                let logits = floats(&outputs[at], &mut scratch.floats);
+                let logits = match outputs[at].dtype() {
+                    DType::Float64 => below_largest(outputs[at].values(), request.mask, width, &mut scratch.floats),
+                    _ => floats(&outputs[at], &mut scratch.floats),
+                };
                 refuse_nan(logits, width)?;
                 let draws = self.kind == HeadKind::Categorical && request.deterministic != Some(true);
                 let pick =
@@ -223,12 +226,16 @@ impl Head {
                 let draw = (request.deterministic != Some(true)).then_some((request.seed, request.streams));
                 let log_probs = rows.log_probs.unwrap_or(&mut []);
                 pick_gaussian(actions, log_std, width, draw, log_probs, &mut scratch.sampling);
+                refuse_wild("gave an infinite action to", actions, width)?;
+                refuse_wild("gave an action without a finite density to", log_probs, 1)?;
             }
             Reads::Raw { deterministic, drawn, log_prob } => {
                 let at = self.raw_source(deterministic, drawn, request.deterministic)?;
                 if outputs[at].dtype().is_float() {
                     let values = floats(&outputs[at], &mut scratch.floats);
-                    refuse_nan(values, values.len() / request.streams.len())?;
+                    let width = values.len() / request.streams.len();
+                    refuse_nan(values, width)?;
+                    refuse_wild("gave an infinite action to", values, width)?;
                 }
                 rows.actions.copy_from_slice(outputs[at].bytes());
                 if let (Some(at), Some(log_probs)) = (log_prob, rows.log_probs) {
@@ -289,6 +296,13 @@ fn refuse_nan(values: &[f32], width: usize) -> Result<(), HeadError> {
     }
 }
 
+fn refuse_wild(what: &str, values: &[f32], width: usize) -> Result<(), HeadError> {
+    match first_wild_row(values, width) {
+        None => Ok(()),
+        Some(row) => Err(HeadError::Row { row, what: what.into() }),
+    }
+}
+
 /// The tensor as float32; copied only where it has another type.
 fn floats<'a>(tensor: &'a Tensor, scratch: &'a mut Vec<f32>) -> &'a [f32] {
     scratch.clear();
@@ -298,6 +312,19 @@ fn floats<'a>(tensor: &'a Tensor, scratch: &'a mut Vec<f32>) -> &'a [f32] {
             scratch.extend(tensor.values::<u16>().iter().map(|bits| half::f16::from_bits(*bits).to_f32()));
         }
         _ => return tensor.values(),
+    }
+    scratch
+}
+
+/// Float64 logits as float32, relative to the largest allowed one of their row: the same distribution, and no difference
+/// that float32 cannot hold gets lost.
+fn below_largest<'a>(logits: &[f64], mask: Option<&[u8]>, width: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+    scratch.clear();
+    for (row, logits) in logits.chunks_exact(width).enumerate() {
+        let allowed = |choice: usize| mask.is_none_or(|mask| mask[row * width + choice] != 0);
+        let largest = (0..width).filter(|choice| allowed(*choice)).map(|choice| logits[choice]);
+        let largest = largest.fold(f64::NEG_INFINITY, f64::max);
+        scratch.extend(logits.iter().map(|logit| (logit - largest) as f32));
     }
     scratch
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Worker,
+    Worker, WorkerPool,
     backend::{Backend, LoadOptions, Model},
     contract::{Batch, Contract},
 };
@@ -15,6 +15,9 @@ use crate::{
     error::{Error, Result},
     tensor::{Tensor, TensorView},
 };
+
+/// More threads than this in one forward pass are a slip of the keyboard.
+const MOST_THREADS: usize = 1024;
 
 /// A model file, loaded, with its contract.
 #[derive(Debug, Clone)]
@@ -29,6 +32,8 @@ pub struct LoadedModel {
     pub model: Arc<dyn Model>,
     /// What it takes and gives.
     pub contract: Arc<Contract>,
+    /// Workers of [`LoadedModel::forward`].
+    pub pool: Arc<WorkerPool>,
 }
 
 impl LoadedModel {
@@ -39,8 +44,11 @@ impl LoadedModel {
         options: &LoadOptions,
         roles: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        if options.threads == 0 {
-            return Err(Error::Config("threads must be at least 1, but is 0".into()));
+        if !(1..=MOST_THREADS).contains(&options.threads) {
+            return Err(Error::Config(format!(
+                "threads must be between 1 and {MOST_THREADS}, but is {}; 1 is right when many actors share the machine",
+                options.threads
+            )));
         }
         if !path.exists() {
             return Err(Error::model_load(path, "there is no such file; check the path"));
@@ -58,6 +66,7 @@ impl LoadedModel {
             roles: roles.clone(),
             model,
             contract: Arc::new(contract),
+            pool: Arc::default(),
         })
     }
 
@@ -67,9 +76,10 @@ impl LoadedModel {
     /// [`Error::Contract`] for an input that does not fit, [`Error::Inference`] where the model fails.
     pub fn forward(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Tensor>> {
         let rows = self.rows(inputs)?;
-        let mut worker = Worker::new(self, &(0..self.contract.outputs.len()).collect::<Vec<_>>())?;
+        let all: Vec<_> = (0..self.contract.outputs.len()).collect();
+        let mut worker = self.pool.checkout(|| Worker::new(self, &all))?;
         worker.forward_all(rows, inputs)?;
-        Ok(worker.into_outputs())
+        Ok(worker.take_outputs())
     }
 
     /// Checks every input against the contract, and how many rows they have in common.

@@ -34,6 +34,13 @@ pub(crate) fn first_nan_row(values: &[f32], width: usize) -> Option<usize> {
     values.iter().skip(chunk * 1024).position(|value| value.is_nan()).map(|index| (chunk * 1024 + index) / width)
 }
 
+/// The row of the first value that is NaN or infinite, if there is one.
+pub(crate) fn first_wild_row(values: &[f32], width: usize) -> Option<usize> {
+    let is_wild = |chunk: &[f32]| chunk.iter().fold(0, |any, value| any | u32::from(!value.is_finite())) != 0;
+    let chunk = values.chunks(1024).position(is_wild)?;
+    values.iter().skip(chunk * 1024).position(|value| !value.is_finite()).map(|index| (chunk * 1024 + index) / width)
+}
+
 /// Picks an action from each row of `logits` (`actions.len()` rows of `width`). Where `mask` (one byte a logit) is 0, the
 /// logit counts as −∞. With `log_probs`, the log-probability of the picked action under softmax(logits) goes there.
 ///
@@ -154,11 +161,14 @@ pub(crate) fn pick_gaussian(
         None => normals.resize(actions.len(), 0.0),
     }
     let rows = actions.chunks_exact_mut(width).zip(normals.chunks_exact(width)).zip(log_probs);
+    let draws = draw.is_some();
     let parameters = log_std.chunks_exact(width).zip(scratch.deviations.chunks_exact(width)).cycle();
     for (((action, normal), log_prob), (log_std, std)) in rows.zip(parameters) {
         let mut sum = 0.0;
         for column in 0..width {
-            action[column] += std[column] * normal[column];
+            if draws {
+                action[column] += std[column] * normal[column];
+            }
             sum -= 0.5 * normal[column] * normal[column] + log_std[column] + half_log_two_pi;
         }
         *log_prob = sum;

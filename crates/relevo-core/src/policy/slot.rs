@@ -9,10 +9,16 @@ use std::sync::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::{Head, HeadKind, LoadedModel, Worker, convention::InputRole};
+use super::{
+    Head, HeadKind, LoadedModel, Worker,
+    contract::probe_input,
+    convention::InputRole,
+    pool::{PooledWorker, WorkerPool},
+};
 use crate::{
     error::{Error, Result},
-    fork::Birthplace,
+    spec::DType,
+    tensor::Tensor,
     trajectory::{ColumnSpec, StepSchema},
 };
 
@@ -40,13 +46,7 @@ pub struct PolicyVersion {
     pub head: Head,
     /// The columns that its steps record, without a mask.
     pub schema: Arc<StepSchema>,
-    idle: IdleWorkers,
-}
-
-/// Workers that wait for the next caller.
-struct IdleWorkers {
-    workers: Mutex<Vec<Worker>>,
-    birthplace: Birthplace,
+    pool: WorkerPool,
 }
 
 /// What a policy served so far.
@@ -108,10 +108,13 @@ impl PolicySlot {
             )));
         }
         // The first passes of a session are slow; a call that waits should not pay for them.
-        let mut worker = new.checkout()?;
-        let zeros: Vec<Vec<u8>> = new.schema.observations.iter().map(|column| vec![0; column.row_bytes()]).collect();
-        worker.forward(1, &zeros.iter().map(Vec::as_slice).collect::<Vec<_>>(), None)?;
-        new.check_in(worker);
+        if new.gives_nan()? && !old.gives_nan()? {
+            return Err(Error::Contract(format!(
+                "the new model for policy `{}` gives NaN where the one that serves does not; it keeps serving. Look for NaN in \
+                 the new weights",
+                self.name
+            )));
+        }
         let version = new.version;
         self.current.store(Arc::new(new));
         Ok(version)
@@ -140,13 +143,7 @@ impl PolicyVersion {
         let random_graph = !loaded.model.facts().random_ops.is_empty();
         let head = Head::new(head, &loaded.contract, random_graph, keep_outputs)?;
         let schema = Arc::new(step_schema(&loaded, &head));
-        Ok(Self {
-            version,
-            loaded,
-            head,
-            schema,
-            idle: IdleWorkers { workers: Mutex::default(), birthplace: Birthplace::here() },
-        })
+        Ok(Self { version, loaded, head, schema, pool: WorkerPool::new() })
     }
 
     /// How many actions a mask speaks of; `None` where the policy can use no mask.
@@ -155,33 +152,24 @@ impl PolicyVersion {
         input.or(self.head.choices())
     }
 
-    /// A worker for one caller, made if none is idle.
-    pub fn checkout(&self) -> Result<Worker> {
-        let idle = self.idle.workers.lock().pop();
-        match idle {
-            Some(worker) => Ok(worker),
-            None => Worker::new(&self.loaded, self.head.wanted()),
-        }
+    /// Names of the observation inputs, in the order of the schema's columns.
+    pub fn observation_names(&self) -> Vec<String> {
+        self.loaded.contract.observations().map(|input| input.spec.name.clone()).collect()
     }
 
-    /// Hands a worker back.
-    pub fn check_in(&self, worker: Worker) {
-        self.idle.workers.lock().push(worker);
+    /// Whether a forward pass on a made-up observation gives NaN.
+    fn gives_nan(&self) -> Result<bool> {
+        let mut worker = self.checkout()?;
+        let observations: Vec<_> =
+            self.loaded.contract.observations().map(|input| probe_input(input, 1, 0.0)).collect();
+        worker.forward(1, &observations.iter().map(Tensor::bytes).collect::<Vec<_>>(), None)?;
+        let mut outputs = worker.outputs().iter().filter(|output| output.dtype() == DType::Float32);
+        Ok(outputs.any(|output| output.values::<f32>().iter().any(|value| value.is_nan())))
     }
-}
 
-impl Drop for IdleWorkers {
-    fn drop(&mut self) {
-        if self.birthplace.is_elsewhere() {
-            // A session's threads stayed in the parent; joining them here would wait forever.
-            std::mem::forget(std::mem::take(self.workers.get_mut()));
-        }
-    }
-}
-
-impl std::fmt::Debug for IdleWorkers {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("IdleWorkers")
+    /// A worker for one caller.
+    pub fn checkout(&self) -> Result<PooledWorker<'_>> {
+        self.pool.checkout(|| Worker::new(&self.loaded, self.head.wanted()))
     }
 }
 

@@ -72,9 +72,9 @@ impl Worker {
         (&self.outputs, &mut self.scratch)
     }
 
-    /// Gives the outputs away.
-    pub fn into_outputs(self) -> Vec<Tensor> {
-        self.outputs
+    /// Gives the outputs away; the next forward pass makes new ones.
+    pub fn take_outputs(&mut self) -> Vec<Tensor> {
+        self.outputs.iter_mut().map(|output| std::mem::replace(output, Tensor::zeros(DType::Float32, &[0]))).collect()
     }
 
     /// A forward pass on `rows` observations. `observations` holds the bytes of every observation input, row after row;

@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    policy::{HeadError, HeadRequest, HeadRows, PolicyVersion, Worker},
+    policy::{HeadError, HeadRequest, HeadRows},
     spec::{DType, shape_text},
     tensor::Tensor,
-    trajectory::{BlockLayout, Flags},
+    trajectory::{Flags, StepSchema},
 };
 
 /// Which rows of a call belong into trajectories.
@@ -123,11 +123,35 @@ impl ActCall<'_> {
         found.ok_or_else(|| Error::Config("there are no actors to act for".into()))
     }
 
-    /// How the group's block is laid out.
-    pub fn layout(&self) -> Result<Arc<BlockLayout>> {
+    /// What the group's policies observe and give. Checked against before [`ActCall::prepare`], whose work should not be done
+    /// for a call that fails anyway.
+    pub fn schema(&self) -> Arc<StepSchema> {
         match &self.guard.work {
-            Some(work) => Ok(work.layout.clone()),
-            None => Err(unprepared()),
+            Some(work) if self.guard.leased => work.layout.segments[0].schema.clone(),
+            _ => self.group.actors[0].policy().current().schema.clone(),
+        }
+    }
+
+    /// Checks a mask of all actors, in the caller's order: one byte a choice, 0 where it is not allowed.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] where the policies can use no mask, or not this one, and where an actor may do nothing.
+    pub fn check_mask(&self, columns: usize, mask: &[u8]) -> Result<()> {
+        let width = match &self.guard.work {
+            Some(Work { layout, .. }) if self.guard.leased && layout.mask.is_some() => layout.mask.unwrap_or(0),
+            _ => self.mask_width()?,
+        };
+        if columns != width {
+            return Err(Error::Contract(format!(
+                "mask must have a column for each of the {width} actions that the policy chooses from, but has {columns}"
+            )));
+        }
+        match mask.chunks_exact(width.max(1)).position(|choices| choices.iter().all(|allowed| *allowed == 0)) {
+            None => Ok(()),
+            Some(row) => Err(Error::Contract(format!(
+                "the mask of actor {} (row {row}) allows no action; at least one of the {width} must be allowed",
+                self.group.actors[row].id()
+            ))),
         }
     }
 
@@ -140,22 +164,17 @@ impl ActCall<'_> {
         Ok(())
     }
 
-    /// Copies the mask of all actors, in the caller's order, into the block: one byte a choice, 0 where it is not allowed.
+    /// Copies a mask that was checked into the block.
     pub fn write_mask(&mut self, mask: &[u8]) -> Result<()> {
         self.masked = true;
         let work = work(&mut self.guard)?;
         let width = work.layout.mask.unwrap_or(0);
-        if let Some(row) =
-            mask.chunks_exact(width.max(1)).position(|choices| choices.iter().all(|allowed| *allowed == 0))
-        {
-            return Err(Error::Contract(format!(
-                "the mask of actor {} (row {row}) allows no action; at least one of the {width} must be allowed",
-                self.group.actors[row].id()
-            )));
-        }
         let cells = work.block.cells(work.next_row());
         let target = &mut work.block.masks[cells.start * width..cells.end * width];
         copy_in_order(mask, target, width, work.order.as_deref());
+        for allowed in target {
+            *allowed = u8::from(*allowed != 0);
+        }
         Ok(())
     }
 
@@ -174,23 +193,16 @@ impl ActCall<'_> {
         }
         let mut raw = None;
         for segment in 0..work.policies.len() {
-            let outputs = work.run_segment(segment, row, masked, self.agent.seed, options.deterministic)?;
-            if self.agent.keep_outputs && work.policies.len() == 1 {
-                raw = Some(outputs);
-            } else {
-                outputs.version.check_in(outputs.worker);
-            }
+            let keep = self.agent.keep_outputs && work.policies.len() == 1;
+            raw = work.run_segment(segment, row, masked, self.agent.seed, options.deterministic, keep)?;
         }
         work.commit(row, options.record);
         Ok(work.hand_out(row, raw))
     }
 }
 
-/// A worker that has just run, with the version that it belongs to.
-struct Ran {
-    version: Arc<PolicyVersion>,
-    worker: Worker,
-}
+/// Raw outputs by name.
+type NamedTensors = Vec<(String, Tensor)>;
 
 impl Work {
     /// The row that the next call fills.
@@ -226,7 +238,8 @@ impl Work {
         masked: bool,
         seed: u64,
         deterministic: Option<bool>,
-    ) -> Result<Ran> {
+        keep_outputs: bool,
+    ) -> Result<Option<NamedTensors>> {
         let segment = &self.layout.segments[index];
         let (slot, version) = (&self.policies[index], self.policies[index].current());
         let mut worker = version.checkout()?;
@@ -279,13 +292,14 @@ impl Work {
             });
         }
         slot.count(rows, started.elapsed(), result.is_err());
-        if let Err(error) = result {
-            version.check_in(worker);
-            return Err(error);
-        }
+        result?;
         let segments = self.layout.segments.len();
         self.block.versions[row * segments + index] = version.version;
-        Ok(Ran { version, worker })
+        Ok(keep_outputs.then(|| {
+            let named = version.head.wanted().iter().zip(worker.outputs());
+            let outputs = &version.loaded.contract.outputs;
+            named.map(|(index, tensor)| (outputs[*index].spec.name.clone(), copy(tensor))).collect()
+        }))
     }
 
     /// Makes the row count.
@@ -321,21 +335,13 @@ impl Work {
     }
 
     /// Copies what the caller gets out of the block, in the caller's order.
-    fn hand_out(&mut self, row: usize, raw: Option<Ran>) -> Arc<ActionResults> {
+    fn hand_out(&mut self, row: usize, raw: Option<NamedTensors>) -> Arc<ActionResults> {
         let (block, layout, order) = (&self.block, &self.layout, self.order.as_deref());
         let cells = block.cells(row);
         let size = layout.schema().action.row_bytes();
         let actions = &block.actions.as_slice()[cells.start * size..cells.end * size];
         let log_probs = if block.log_probs.is_empty() { &[] } else { &block.log_probs[cells.clone()] };
         let values = if block.values.is_empty() { &[] } else { &block.values[cells] };
-        let outputs = raw.map(|ran| {
-            let named = ran.version.head.wanted().iter().zip(ran.worker.outputs());
-            let contract = &ran.version.loaded.contract;
-            let copies =
-                named.map(|(index, tensor)| (contract.outputs[*index].spec.name.clone(), copy(tensor))).collect();
-            ran.version.check_in(ran.worker);
-            copies
-        });
         self.results.fill(|results: &mut ActionResults| {
             copy_out_of_order(actions, results.actions.bytes_mut(), size, order);
             for (index, segment) in layout.segments.iter().enumerate() {
@@ -362,7 +368,7 @@ impl Work {
                     }
                 }
             }
-            results.outputs = outputs;
+            results.outputs = raw;
         })
     }
 }
@@ -405,13 +411,17 @@ fn copy_out_of_order(source: &[u8], target: &mut [u8], size: usize, order: Optio
     }
 }
 
-/// Position of the first NaN element.
-fn first_nan(bytes: &[u8], dtype: DType) -> Option<usize> {
+/// Position of the first NaN element of `bytes`, which need not be aligned.
+pub fn first_nan(bytes: &[u8], dtype: DType) -> Option<usize> {
+    let position = |size: usize, is_nan: fn(&[u8]) -> bool| bytes.chunks_exact(size).position(is_nan);
     match dtype {
-        DType::Float32 => crate::policy::first_nan_row(bytemuck::cast_slice(bytes), 1),
-        DType::Float64 => bytemuck::cast_slice::<u8, f64>(bytes).iter().position(|value| value.is_nan()),
+        DType::Float32 => match bytemuck::try_cast_slice(bytes) {
+            Ok(values) => crate::policy::first_nan_row(values, 1),
+            Err(_) => position(4, |bytes| bytemuck::pod_read_unaligned::<f32>(bytes).is_nan()),
+        },
+        DType::Float64 => position(8, |bytes| bytemuck::pod_read_unaligned::<f64>(bytes).is_nan()),
         DType::Float16 => {
-            bytemuck::cast_slice::<u8, u16>(bytes).iter().position(|bits| half::f16::from_bits(*bits).is_nan())
+            position(2, |bytes| half::f16::from_bits(bytemuck::pod_read_unaligned::<u16>(bytes)).is_nan())
         }
         _ => None,
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::group::ActorGroup;
-use crate::policy::PolicySlot;
+use crate::{policy::PolicySlot, trajectory::StepSchema};
 
 /// One stream of experience: an id, a policy, a random stream, and the group that holds its steps.
 #[derive(Debug)]
@@ -57,6 +57,14 @@ impl Actor {
     /// Whether it was removed.
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
+    }
+
+    /// What the actor observed when it acted last, or what its policy observes if it has not.
+    pub fn observed(&self) -> Arc<StepSchema> {
+        let home = self.home.lock().group.clone();
+        let acted = home
+            .and_then(|(group, _)| group.state.lock().work.as_ref().map(|work| work.layout.segments[0].schema.clone()));
+        acted.unwrap_or_else(|| self.policy().current().schema.clone())
     }
 
     pub(super) fn set_id(&self, id: Uuid) {

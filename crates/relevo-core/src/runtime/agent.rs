@@ -25,6 +25,9 @@ use crate::{
     trajectory::{Episode, ModelInfo, Pending, Recorder, RecorderConfig, RunInfo, RunWriter, Sealer, StepSchema},
 };
 
+/// An actor takes some 300 bytes; more of them than this are a slip of the keyboard.
+const MOST_ACTORS: usize = 1 << 24;
+
 /// What the policy that new actors follow is called.
 const DEFAULT_POLICY: &str = "default";
 
@@ -97,9 +100,11 @@ impl Agent {
     pub fn add_actors(&self, count: usize, policy: Option<Arc<PolicySlot>>) -> Result<Vec<Uuid>> {
         self.shared.check_here()?;
         let mut table = self.shared.table.write();
-        let left = u32::MAX - table.next_ordinal;
-        if count > left as usize {
-            return Err(Error::Config(format!("{count} actors are too many; {left} more are possible")));
+        let left = MOST_ACTORS.saturating_sub(table.by_id.len()).min((u32::MAX - table.next_ordinal) as usize);
+        if count > left {
+            return Err(Error::Config(format!(
+                "{count} actors are too many: an agent serves at most {MOST_ACTORS}, and {left} more are possible"
+            )));
         }
         let policy = policy.unwrap_or_else(|| table.policies[0].clone());
         table.by_id.reserve(count);
@@ -189,29 +194,30 @@ impl Agent {
     pub fn policy(&self, name: &str) -> Result<Arc<PolicySlot>> {
         self.shared.check_here()?;
         let table = self.shared.table.read();
-        let found = table.policies.iter().find(|policy| &**policy.name() == name);
+        let found = table.all_policies().find(|policy| &**policy.name() == name);
         // New actors follow the first policy, whatever its name.
         let default = table.policies.first().filter(|_| name == DEFAULT_POLICY);
-        found.or(default).cloned().ok_or_else(|| {
-            let known: Vec<_> = table.policies.iter().map(|policy| policy.name().to_string()).collect();
+        found.or(default.cloned()).ok_or_else(|| {
+            let known: Vec<_> = table.all_policies().map(|policy| policy.name().to_string()).collect();
             Error::Config(format!("there is no policy `{name}`; the policies are {}", known.join(", ")))
         })
     }
 
-    /// Adds a policy to those that actors can follow.
-    pub fn add_policy(&self, policy: Arc<PolicySlot>) -> Result<()> {
+    /// Adds `count` actors with a model of their own, which goes when the last of them goes; gives their ids.
+    pub fn add_actors_with_model(&self, count: usize, policy: Arc<PolicySlot>) -> Result<Vec<Uuid>> {
         self.shared.check_here()?;
         let mut table = self.shared.table.write();
-        if table.policies.iter().any(|known| known.name() == policy.name()) {
+        if table.all_policies().any(|known| known.name() == policy.name()) {
             return Err(Error::Config(format!(
                 "another policy is named `{}`; give it a name of its own",
                 policy.name()
             )));
         }
-        table.policies.push(policy.clone());
+        table.own_policies.retain(|own| own.strong_count() > 0);
+        table.own_policies.push(Arc::downgrade(&policy));
         drop(table);
         self.tell_model(&policy);
-        Ok(())
+        self.add_actors(count, Some(policy))
     }
 
     /// Exchanges a policy's model; see [`PolicySlot::update`].
@@ -266,9 +272,10 @@ impl Agent {
         observe_each(&self.shared, &self.shared.find(ids)?, outcome, finals, false)
     }
 
-    /// What the policy of an actor takes and gives.
-    pub fn step_schema(&self, id: Uuid) -> Result<Arc<StepSchema>> {
-        Ok(self.one(id)?.policy().current().schema.clone())
+    /// What an actor observed when it acted last, or what its policy observes if it has not, and the names of that.
+    pub fn observed(&self, id: Uuid) -> Result<(Arc<StepSchema>, Vec<String>)> {
+        let actor = self.one(id)?;
+        Ok((actor.observed(), actor.policy().current().observation_names()))
     }
 
     /// How many routers there are.
@@ -307,27 +314,32 @@ impl Agent {
             answer?;
         }
         // If not, a shutdown came between, and wrote everything.
-        recorder.take_failure().map_or(Ok(()), Err)
+        recorder.failure().map_or(Ok(()), Err)
     }
 
-    /// Waits for the calls that run, keeps open episodes as interrupted ones, closes the run folder. A second call does
-    /// nothing.
+    /// Waits for the calls that run, keeps open episodes as interrupted ones, closes the run folder. A second call waits for
+    /// the first.
     pub fn shutdown(&self, keep_waiting: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         if self.shared.birthplace.is_elsewhere() {
             return Ok(());
         }
         let structure = self.shared.structure.lock();
-        if self.shared.phase.swap(STOPPED, Ordering::AcqRel) != RUNNING {
-            return Ok(());
-        }
-        for group in self.shared.groups() {
-            // A call that began before the phase changed holds this lock until it has committed its row.
-            group.seal_last(&self.shared);
+        let first = self.shared.phase.swap(STOPPED, Ordering::AcqRel) == RUNNING;
+        let Some(recorder) = self.shared.recorder() else { return Ok(()) };
+        if first {
+            for group in self.shared.groups() {
+                // A call that began before the phase changed holds this lock until it has committed its row.
+                group.seal_last(&self.shared);
+            }
+            recorder.close();
         }
         drop(structure);
-        let Some(recorder) = self.shared.recorder() else { return Ok(()) };
-        await_answer(&recorder.close(), keep_waiting)?;
-        recorder.take_failure().map_or(Ok(()), Err)
+        // Whoever comes second waits as well: all must be on disk when it returns.
+        while !recorder.has_ended() {
+            std::thread::sleep(Duration::from_millis(1));
+            keep_waiting()?;
+        }
+        recorder.failure().map_or(Ok(()), Err)
     }
 }
 

@@ -35,9 +35,6 @@ impl AgentConfig {
         if self.policies.is_empty() {
             return Err(Error::Config("an agent needs a policy; give one by default_model(path)".into()));
         }
-        if u32::try_from(self.actor_count).is_err() {
-            return Err(Error::Config(format!("actor_count must be below 2**32, but is {}", self.actor_count)));
-        }
         if self.routers == 0 {
             return Err(Error::Config("routers must be at least 1, but is 0".into()));
         }

@@ -142,11 +142,12 @@ impl ActorGroup {
         if let Some(mut state) = self.state.try_lock()
             && let Some(work) = &mut state.work
             && work.ended
-            && recorder.has_room()
+            && recorder.has_room(work.layout.bytes(work.block.capacity))
             && let Some(block) = work.detach(|_| true)
-            && let Some(refused) = recorder.try_submit(block, work.spares.clone())
         {
-            work.reattach(refused);
+            // The recorder's own thread asks, and it cannot wait for itself: there is room, and nobody else takes it while
+            // that thread does not work. Should a caller be faster, the block is one too many, not one too long.
+            recorder.submit_now(block, work.spares.clone());
         }
     }
 }
@@ -223,7 +224,8 @@ impl Work {
         if self.block.rows == 0 || !self.layout.recorded {
             return None;
         }
-        let capacity = self.layout.capacity_after(self.block.capacity);
+        let full = self.block.rows == self.block.capacity;
+        let capacity = if full { self.layout.capacity_after(self.block.capacity) } else { self.block.capacity };
         let fresh = match self.spares.pop() {
             Some(spare) if spare.capacity >= capacity => spare,
             _ => Block::new(self.layout.clone(), capacity),
@@ -245,21 +247,6 @@ impl Work {
             }
         }
         Some(block)
-    }
-
-    /// Puts a block back that the recorder had no room for.
-    fn reattach(&mut self, mut block: Block) {
-        if let Some(row) = self.open_row.take() {
-            // The open steps had moved to the new block's first row; their place in the old one is still there.
-            let last = block.rows - 1;
-            let (old, new) = (block.cells(last), self.block.cells(row));
-            for (old, new) in block.flags[old].iter_mut().zip(&self.block.flags[new]) {
-                *old |= *new;
-            }
-            self.open_row = Some(last);
-        }
-        self.block = block;
-        self.ended = true;
     }
 }
 

@@ -16,7 +16,7 @@ mod results;
 mod shared;
 mod stats;
 
-pub use act::{ActCall, ActOptions, Recording};
+pub use act::{ActCall, ActOptions, Recording, first_nan};
 pub use actor::Actor;
 pub use agent::Agent;
 pub use config::AgentConfig;

@@ -72,12 +72,26 @@ pub struct FinalObservations {
     pub rows: Vec<u32>,
     /// For each of them, the bytes of all observation columns.
     pub bytes: Vec<u8>,
+    /// Bytes of one of them.
+    pub row_bytes: usize,
 }
 
 impl FinalObservations {
-    fn get(&self, row: usize, size: usize) -> Option<&[u8]> {
+    fn get(&self, row: usize) -> Option<&[u8]> {
         let at = self.rows.binary_search(&(row as u32)).ok()?;
-        self.bytes.get(at * size..(at + 1) * size)
+        self.bytes.get(at * self.row_bytes..(at + 1) * self.row_bytes)
+    }
+
+    /// Refuses final observations of another size than those of the block that the step is in.
+    fn check(&self, work: &Work) -> Result<()> {
+        if self.rows.is_empty() || self.row_bytes == work.block.final_size() {
+            return Ok(());
+        }
+        Err(Error::Contract(
+            "the final observations are not of the kind that these actors observed when they acted; give them for the actors \
+             of each policy in a call of its own"
+                .into(),
+        ))
     }
 }
 
@@ -115,6 +129,7 @@ impl ActorGroup {
             return Ok(false);
         }
         let Some(work) = &mut state.work else { return Ok(false) };
+        finals.check(work)?;
         let row = work.open_row.ok_or_else(|| no_open_step(&self.actors[0]))?;
         let cells = work.block.cells(row);
         if let Some(column) = work.block.flags[cells.clone()].iter().position(|flags| !Flags(*flags).has(Flags::OPEN)) {
@@ -130,7 +145,7 @@ impl ActorGroup {
             if ended != 0 {
                 // Few of many end in one step: only for those is it worth looking for a final observation.
                 for column in (0..work.layout.columns()).filter(|column| outcome.flags(*column) != 0) {
-                    work.close(row, column, finals.get(column, work.block.final_size()));
+                    work.close(row, column, finals.get(column));
                 }
             }
         } else {
@@ -161,14 +176,22 @@ pub(super) fn observe_each(
     let _structure = agent.structure.lock();
     agent.check_running()?;
     let homes: Vec<_> = actors.iter().map(|actor| actor.home.lock().group.clone()).collect();
-    if strict {
-        for (actor, home) in actors.iter().zip(&homes) {
-            let open = home.as_ref().is_some_and(|(group, column)| {
-                group.state.lock().work.as_ref().is_some_and(|work| work.is_open(*column))
-            });
-            if !open {
-                return Err(no_open_step(actor));
-            }
+    for ((caller_row, actor), home) in actors.iter().enumerate().zip(&homes) {
+        let open = match home {
+            None => false,
+            Some((group, column)) => match &group.state.lock().work {
+                Some(work) if work.is_open(*column) => {
+                    if finals.get(caller_row).is_some() {
+                        finals.check(work)?;
+                    }
+                    true
+                }
+                _ => false,
+            },
+        };
+        // An actor that was removed since it acted has kept its step; the others must not lose theirs for it.
+        if strict && !open && !actor.is_removed() {
+            return Err(no_open_step(actor));
         }
     }
     for (caller_row, home) in homes.into_iter().enumerate() {
@@ -203,7 +226,7 @@ impl Work {
             flags |= Flags::REWARDED;
         }
         self.block.flags[cell] = flags;
-        self.close(row, column, finals.get(caller_row, self.block.final_size()));
+        self.close(row, column, finals.get(caller_row));
     }
 
     /// Takes in the final observation, if the episode ended with this step.

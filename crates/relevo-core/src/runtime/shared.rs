@@ -45,6 +45,15 @@ pub(super) struct Table {
     pub(super) next_ordinal: u32,
     /// In the order in which they were named; the first is the one that new actors follow.
     pub(super) policies: Vec<Arc<PolicySlot>>,
+    /// Policies of actors that brought a model of their own. They go with the last of those actors.
+    pub(super) own_policies: Vec<Weak<PolicySlot>>,
+}
+
+impl Table {
+    /// All policies that somebody may follow: the named ones first.
+    pub(super) fn all_policies(&self) -> impl Iterator<Item = Arc<PolicySlot>> {
+        self.policies.iter().cloned().chain(self.own_policies.iter().filter_map(Weak::upgrade))
+    }
 }
 
 impl AgentShared {
@@ -56,7 +65,7 @@ impl AgentShared {
             BUILT => return Err(Error::State("the agent has not started; call start() or use `with agent:`".into())),
             _ => return Err(Error::State("the agent was shut down; build a new one".into())),
         }
-        match self.recorder().and_then(|recorder| recorder.take_failure()) {
+        match self.recorder().and_then(|recorder| recorder.untold_failure()) {
             Some(error) => Err(error),
             None => Ok(()),
         }

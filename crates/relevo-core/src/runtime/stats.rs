@@ -32,10 +32,14 @@ pub struct AgentStats {
     pub actors: usize,
     /// Routers.
     pub routers: usize,
-    /// The policies, in the order in which they were named.
+    /// The policies: the named ones, then those of actors that brought a model of their own.
     pub policies: Vec<PolicyReport>,
-    /// Steps recorded, in finished or interrupted episodes.
+    /// Steps of finished or interrupted episodes, whether they are in memory, on disk, or lost.
     pub steps_recorded: u64,
+    /// Steps on disk.
+    pub steps_written: u64,
+    /// The error that stopped the recording.
+    pub recording_error: Option<String>,
     /// Episodes recorded.
     pub episodes_recorded: u64,
     /// Episodes among them that were interrupted.
@@ -53,7 +57,7 @@ impl Agent {
     pub fn stats(&self) -> Result<AgentStats> {
         self.shared.check_here()?;
         let table = self.shared.table.read();
-        let policies = table.policies.iter().map(|policy| {
+        let policies = table.all_policies().map(|policy| {
             let stats = &policy.stats;
             PolicyReport {
                 name: policy.name().to_string(),
@@ -73,6 +77,12 @@ impl Agent {
             routers: self.routers(),
             policies: policies.collect(),
             steps_recorded: count(|stats| &stats.steps),
+            steps_written: count(|stats| &stats.steps_written),
+            recording_error: self
+                .shared
+                .recorder()
+                .and_then(|recorder| recorder.failure())
+                .map(|error| error.to_string()),
             episodes_recorded: count(|stats| &stats.episodes),
             episodes_interrupted: count(|stats| &stats.episodes_interrupted),
             rewards_missing: count(|stats| &stats.rewards_missing),

@@ -9,12 +9,14 @@ use uuid::Uuid;
 
 use super::episode::StepSchema;
 
-/// A block is sealed when it holds about this many bytes.
+/// A block is sealed when it holds about this many bytes: half of what a core's cache usually has.
 const TARGET_BYTES: usize = 1 << 19;
+/// But no more than this for each actor, so that thousands of handles on single actors stay small.
+const TARGET_BYTES_PER_ACTOR: usize = 1 << 14;
 /// Rows of a group's first block; later ones grow to the target.
 const FIRST_ROWS: usize = 16;
-/// Bounds on the rows of a block, whatever the size of a row.
-const ROW_BOUNDS: (usize, usize) = (4, 4096);
+/// Bounds on the rows of a block, whatever the size of a row. Two are needed where an open step moves on.
+const ROW_BOUNDS: (usize, usize) = (2, 4096);
 
 /// What happened to one actor in one row, as bits of a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,12 +112,18 @@ impl BlockLayout {
         (tensors + self.mask.unwrap_or(0) + 8 + 1 + 4 + 4) * self.columns()
     }
 
-    /// Rows of the next block after one of `previous` rows (0 for the first).
+    /// Bytes of a block of `rows` rows.
+    pub fn bytes(&self, rows: usize) -> usize {
+        self.row_bytes() * rows
+    }
+
+    /// Rows of the next block after a full one of `previous` rows (0 for the first).
     pub fn capacity_after(&self, previous: usize) -> usize {
         if !self.recorded {
             return 1;
         }
-        let full = (TARGET_BYTES / self.row_bytes().max(1)).clamp(ROW_BOUNDS.0, ROW_BOUNDS.1);
+        let target = TARGET_BYTES.min(TARGET_BYTES_PER_ACTOR * self.columns());
+        let full = (target / self.row_bytes().max(1)).clamp(ROW_BOUNDS.0, ROW_BOUNDS.1);
         full.min(if previous == 0 { FIRST_ROWS } else { previous * 4 })
     }
 }

@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use crossbeam_queue::ArrayQueue;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -30,8 +30,8 @@ use crate::{
     fork::Birthplace,
 };
 
-/// Sealed blocks that may wait for the recorder; a caller that would exceed them waits.
-const QUEUE_BLOCKS: usize = 16;
+/// Bytes of sealed blocks that may wait for the recorder; a caller that would exceed them waits.
+const QUEUE_BYTES: usize = 64 << 20;
 /// How often gathered episodes are written, and idle groups asked for what they hold.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -68,6 +68,8 @@ pub struct RecorderStats {
     pub rewards_missing: AtomicU64,
     /// Truncated episodes that came without their final observation.
     pub final_observations_missing: AtomicU64,
+    /// Steps on disk.
+    pub steps_written: AtomicU64,
     /// Episodes that did not reach the disk because it had failed.
     pub episodes_lost: AtomicU64,
 }
@@ -77,25 +79,34 @@ enum Message {
     Interrupt(u32),
     Model(ModelInfo),
     Flush(Sender<()>),
-    Close(Sender<()>),
+    Close,
 }
 
 #[derive(Debug)]
 struct Shared {
     memory: Mutex<Memory>,
     stats: RecorderStats,
-    /// An error that no caller has seen yet.
+    /// The error that stopped the recording.
     failure: Mutex<Option<Error>>,
-    failed: AtomicBool,
+    untold: AtomicBool,
+    /// Bytes of the blocks that wait for the recorder, or are in its hands.
+    queued: Mutex<usize>,
+    room: Condvar,
     /// Whether the thread is gone. A message that came too late stays in the channel, so nobody may wait for its answer.
     ended: AtomicBool,
 }
 
 impl Shared {
-    /// Leaves an error for the next caller.
+    /// Leaves an error for the next caller, and for every flush. The first is the one to tell.
     fn tell(&self, error: Error) {
-        *self.failure.lock() = Some(error);
-        self.failed.store(true, Ordering::Relaxed);
+        self.failure.lock().get_or_insert(error);
+        self.untold.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes a block's bytes off the queue.
+    fn taken(&self, bytes: usize) {
+        *self.queued.lock() -= bytes;
+        self.room.notify_all();
     }
 }
 
@@ -140,12 +151,14 @@ fn gone() -> Error {
 impl Recorder {
     /// Starts the recorder's thread. `sealer` is asked once a second for what idle actors hold.
     pub fn start(config: RecorderConfig, sealer: Weak<dyn Sealer>) -> Result<Arc<Self>> {
-        let (sender, receiver) = bounded(QUEUE_BLOCKS);
+        let (sender, receiver) = unbounded();
         let shared = Arc::new(Shared {
             memory: Mutex::new(Memory::new(config.memory)),
             stats: RecorderStats::default(),
             failure: Mutex::default(),
-            failed: AtomicBool::new(false),
+            untold: AtomicBool::new(false),
+            queued: Mutex::new(0),
+            room: Condvar::new(),
             ended: AtomicBool::new(false),
         });
         let recorder =
@@ -173,22 +186,28 @@ impl Recorder {
 
     /// Sends a sealed block; waits while the recorder is behind. It comes back, emptied, through `spares`.
     pub fn submit(&self, block: Block, spares: Spares) {
+        let bytes = block.layout.bytes(block.capacity);
+        let mut queued = self.shared.queued.lock();
+        while *queued > 0 && *queued + bytes > QUEUE_BYTES && !self.shared.ended.load(Ordering::Acquire) {
+            // Woken by the recorder; the time-out is for one that ends without a word.
+            self.shared.room.wait_for(&mut queued, Duration::from_millis(50));
+        }
+        drop(queued);
+        self.submit_now(block, spares);
+    }
+
+    /// Sends a sealed block without waiting.
+    pub fn submit_now(&self, block: Block, spares: Spares) {
+        *self.shared.queued.lock() += block.layout.bytes(block.capacity);
         if self.sender.send(Message::Block { block, spares }).is_err() {
             self.shared.tell(gone());
         }
     }
 
-    /// Sends a sealed block if there is room, or gives it back.
-    pub fn try_submit(&self, block: Block, spares: Spares) -> Option<Block> {
-        match self.sender.try_send(Message::Block { block, spares }) {
-            Err(TrySendError::Full(Message::Block { block, .. })) => Some(block),
-            _ => None,
-        }
-    }
-
-    /// Whether [`Recorder::try_submit`] would find room now.
-    pub fn has_room(&self) -> bool {
-        !self.sender.is_full()
+    /// Whether [`Recorder::submit`] would find room now for a block of `bytes`.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let queued = *self.shared.queued.lock();
+        queued == 0 || queued + bytes <= QUEUE_BYTES
     }
 
     /// Closes the open episode of an actor that is gone as an interrupted one.
@@ -208,11 +227,9 @@ impl Recorder {
         Pending { answer: pending, shared: self.shared.clone() }
     }
 
-    /// Closes open episodes as interrupted ones, then the run folder.
-    pub fn close(&self) -> Pending {
-        let (answer, pending) = bounded(1);
-        drop(self.sender.send(Message::Close(answer)));
-        Pending { answer: pending, shared: self.shared.clone() }
+    /// Closes open episodes as interrupted ones, then the run folder, and ends the thread.
+    pub fn close(&self) {
+        drop(self.sender.send(Message::Close));
     }
 
     /// The trajectories in memory, oldest first.
@@ -226,28 +243,41 @@ impl Recorder {
     }
 
     /// The error that stopped the recording, if there is one that nobody has seen yet.
-    pub fn take_failure(&self) -> Option<Error> {
+    pub fn untold_failure(&self) -> Option<Error> {
         // The flag spares the hot path the lock.
-        if self.shared.failed.load(Ordering::Relaxed) {
-            self.shared.failed.store(false, Ordering::Relaxed);
-            return self.shared.failure.lock().take();
+        if self.shared.untold.load(Ordering::Relaxed) && self.shared.untold.swap(false, Ordering::Relaxed) {
+            return self.shared.failure.lock().clone();
         }
         None
+    }
+
+    /// The error that stopped the recording, with what it has cost by now.
+    pub fn failure(&self) -> Option<Error> {
+        let lost = self.shared.stats.episodes_lost.load(Ordering::Relaxed);
+        self.shared.failure.lock().clone().map(|error| match error {
+            Error::Trajectory { path, reason } if lost > 0 => {
+                Error::Trajectory { path, reason: format!("{reason}; {lost} episodes are not on disk") }
+            }
+            other => other,
+        })
+    }
+
+    /// Whether the recorder's thread has ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::Acquire)
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        let thread = self.thread.get_mut().take();
         if self.birthplace.is_elsewhere() {
             // Not even detached: the system may have given its handle to a thread of this process.
-            std::mem::forget(self.thread.get_mut().take());
-            return;
-        }
-        if let Some(thread) = self.thread.get_mut().take()
+            std::mem::forget(thread);
+        } else if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // Not its answer, but its end is awaited: a thread that is ending already answers no more.
-            drop(self.close());
+            self.close();
             thread.join().ok();
         }
     }
@@ -272,7 +302,9 @@ struct Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Also where it panicked.
+        if std::thread::panicking() {
+            self.shared.tell(gone());
+        }
         self.shared.ended.store(true, Ordering::Release);
     }
 }
@@ -283,6 +315,7 @@ impl Worker {
             match self.receiver.recv_timeout(TICK.saturating_sub(self.last_tick.elapsed())) {
                 Ok(Message::Block { mut block, spares }) => {
                     self.cut(&block);
+                    self.shared.taken(block.layout.bytes(block.capacity));
                     block.clear();
                     // A spare too many is dropped.
                     drop(spares.push(block));
@@ -293,13 +326,8 @@ impl Worker {
                     self.write(RunWriter::flush);
                     answer.send(()).ok();
                 }
-                Ok(Message::Close(answer)) => {
-                    self.close();
-                    answer.send(()).ok();
-                    return;
-                }
+                Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return self.close(),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.close(),
             }
             if self.last_tick.elapsed() >= TICK {
                 self.write(RunWriter::flush);
@@ -394,7 +422,9 @@ impl Worker {
     /// Runs `operation` on the run folder. A failure stops the recording to disk and reaches the caller at the next call.
     fn write(&mut self, operation: impl FnOnce(&mut RunWriter) -> Result<()>) {
         let Some(writer) = &mut self.writer else { return };
-        if let Err(error) = operation(writer) {
+        let result = operation(writer);
+        self.shared.stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
+        if let Err(error) = result {
             self.fail(error);
         }
     }
@@ -404,6 +434,7 @@ impl Worker {
         if let Some(mut writer) = self.writer.take() {
             // The first error is the one to tell.
             drop(writer.close());
+            self.shared.stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
             let lost = self.pushed - writer.episodes_written();
             self.shared.stats.episodes_lost.fetch_add(lost, Ordering::Relaxed);
         }

@@ -63,6 +63,16 @@ impl SegmentWriter {
         self.settle(written)
     }
 
+    /// Fails where the file was removed: what is written to it then goes nowhere.
+    pub(crate) fn check_there(&mut self) -> Result<()> {
+        if self.writer.get_mut().get_mut().is_there(&self.path) {
+            return Ok(());
+        }
+        let reason =
+            "the segment was removed while it was written, and with it what it held; record into another folder";
+        Err(Error::trajectory(&self.path, reason))
+    }
+
     /// Adds the footer.
     pub(crate) fn close(mut self) -> Result<()> {
         let written = self.writer.finish();
@@ -108,6 +118,19 @@ struct SegmentFile {
 }
 
 impl SegmentFile {
+    /// Whether the file still has a name. A folder that was moved takes its files along.
+    #[cfg(unix)]
+    fn is_there(&self, _path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        self.file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
+    }
+
+    /// Whether the file is still in its place.
+    #[cfg(not(unix))]
+    fn is_there(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
     fn keep(&mut self) {
         self.whole = self.written;
     }

@@ -128,7 +128,7 @@ impl RunWriter {
     fn write_all(&mut self) -> Result<()> {
         let mut result = Ok(());
         for index in 0..self.streams.len() {
-            result = result.and(self.write(index));
+            result = result.and(self.streams[index].segment.check_there()).and(self.write(index));
         }
         result
     }

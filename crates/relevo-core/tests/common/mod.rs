@@ -61,6 +61,7 @@ impl Linear {
             roles: BTreeMap::new(),
             model: Arc::new(self),
             contract: Arc::new(contract),
+            pool: Arc::default(),
         }
     }
 
@@ -146,6 +147,9 @@ pub fn act(
             None => group.wait(),
         }
     };
+    if let Some(mask) = mask {
+        call.check_mask(mask.len() / group.actors.len(), mask)?;
+    }
     if call.needs_preparation(mask.is_some()) {
         call.prepare(mask.is_some())?;
     }

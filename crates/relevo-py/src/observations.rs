@@ -1,0 +1,82 @@
+//! Observations in the forms in which they come: one array, a dict by name, a tuple in the model's order.
+
+use pyo3::{
+    prelude::*,
+    types::{PyDict, PyTuple},
+};
+use relevo_core::{runtime::ActCall, trajectory::StepSchema};
+
+use crate::{
+    array::Contiguous,
+    error::{self, to_python},
+};
+
+/// What `act` was given to observe, in the order of the policy's observation columns.
+pub(crate) enum Observations<'py> {
+    One(Contiguous<'py>),
+    Several(Vec<Contiguous<'py>>),
+}
+
+impl<'py> Observations<'py> {
+    /// Takes `obs` apart; `names` tells the names of the policy's observations. This may run Python code.
+    pub(crate) fn new(obs: &Bound<'py, PyAny>, names: impl FnOnce() -> Vec<String>) -> PyResult<Self> {
+        if let Ok(dict) = obs.cast::<PyDict>() {
+            let names = names();
+            let arrays = names.iter().map(|name| Contiguous::new(&entry(dict, name, names.len() == 1)?));
+            return arrays.collect::<PyResult<_>>().map(Self::Several);
+        }
+        if let Ok(tuple) = obs.cast::<PyTuple>() {
+            return tuple.iter().map(|value| Contiguous::new(&value)).collect::<PyResult<_>>().map(Self::Several);
+        }
+        Contiguous::new(obs).map(Self::One)
+    }
+
+    /// Refuses them unless they are what the policy observes.
+    pub(crate) fn check(&self, schema: &StepSchema, rows: usize) -> PyResult<()> {
+        let columns = &schema.observations;
+        let given = self.arrays();
+        if given.len() != columns.len() {
+            let names = columns.iter().map(|column| column.key.as_str()).collect::<Vec<_>>().join(", ");
+            let wanted = match columns.len() {
+                1 => "one array".to_owned(),
+                count => format!("{count} arrays, given as a dict of {names}"),
+            };
+            return Err(error::contract(&format!("the policy observes {wanted}, but {} came", given.len())));
+        }
+        for (array, column) in given.iter().zip(columns) {
+            let what = if column.key.is_empty() { "obs" } else { &column.key };
+            array.expect(what, column.dtype, rows, &column.shape)?;
+        }
+        Ok(())
+    }
+
+    /// Copies them, checked, into the call's row.
+    pub(crate) fn write(&self, call: &mut ActCall<'_>) -> PyResult<()> {
+        for (index, array) in self.arrays().iter().enumerate() {
+            call.write_observations(index, array.bytes()).map_err(|error| to_python(&error))?;
+        }
+        Ok(())
+    }
+
+    fn arrays(&self) -> &[Contiguous<'py>] {
+        match self {
+            Self::One(array) => std::slice::from_ref(array),
+            Self::Several(arrays) => arrays,
+        }
+    }
+}
+
+/// The entry `name` of a dict; entries that nobody asks for are passed over. Where the policy observes one array and the
+/// dict holds one, that is it, whatever its name.
+pub(crate) fn entry<'py>(dict: &Bound<'py, PyDict>, name: &str, only: bool) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(value) = dict.get_item(name)? {
+        return Ok(value);
+    }
+    match dict.values().iter().next() {
+        Some(value) if only && dict.len() == 1 => Ok(value),
+        _ => Err(error::contract(&format!(
+            "the observation `{name}`, which the policy observes, is missing; the dict has the keys {}",
+            dict.keys()
+        ))),
+    }
+}
