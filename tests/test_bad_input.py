@@ -282,14 +282,21 @@ def run_script(script: str, *arguments: object, timeout: float = 60) -> subproce
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_a_forked_child_gets_an_error_and_ends(policy: Path, tmp_path: Path) -> None:
     script = """
-        import faulthandler, os, sys, warnings
+        import faulthandler, os, sys, threading, warnings
         import numpy as np, relevo
-        faulthandler.dump_traceback_later(40, exit=True)
+        def play(handle):
+            while not stop.is_set():
+                handle.act(obs)
+                handle.observe(1.0, terminated=True)
         warnings.simplefilter("ignore", DeprecationWarning)
         obs = np.zeros((2, 2), np.float32)
         agent = relevo.AgentBuilder().default_model(sys.argv[1]).actor_count(2).record(sys.argv[2]).build()
         agent.start()
         actors = agent.actors()
+        stop = threading.Event()
+        busy = [threading.Thread(target=play, args=(agent.actors(agent.new_actors(2)),)) for _ in range(2)]
+        for thread in busy:
+            thread.start()
         actors.act(obs)
         child = os.fork()
         if child == 0:
@@ -310,9 +317,13 @@ def test_a_forked_child_gets_an_error_and_ends(policy: Path, tmp_path: Path) -> 
                 own.actors().act(obs)
             sys.exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        stop.set()
+        for thread in busy:
+            thread.join()
         actors.observe(1.0, terminated=True)
         agent.shutdown()
-        print(sum(len(episode) for episode in relevo.open_run(sys.argv[2]).episodes()))
+        ids = set(actors.ids)
+        print(sum(len(episode) for episode in relevo.open_run(sys.argv[2]).episodes() if episode.actor_id in ids))
     """
     done = run_script(script, policy, tmp_path / "run")
     assert (done.returncode, done.stdout.strip()) == (0, "2"), done.stderr

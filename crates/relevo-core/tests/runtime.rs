@@ -63,7 +63,8 @@ fn a_step_is_recorded_as_it_was_inferred() {
     assert_eq!(results.policy_versions, [1, 1]);
     observe(&group, &outcome(&[0.5, -0.5], &[0, 1], &[0, 0]), &FinalObservations::default()).unwrap();
     act(&group, &[5.0, 6.0, 8.0, 7.0], None, &RECORD).unwrap();
-    let finals = FinalObservations { rows: vec![0], bytes: bytemuck::cast_slice(&[9.0_f32, 10.0]).to_vec() };
+    let finals =
+        FinalObservations { rows: vec![0], bytes: bytemuck::cast_slice(&[9.0_f32, 10.0]).to_vec(), row_bytes: 8 };
     observe(&group, &outcome(&[1.5, 2.5], &[0, 0], &[1, 0]), &finals).unwrap();
 
     let episodes = flushed(&agent);
@@ -459,7 +460,7 @@ proptest! {
                     let bit = |index: usize, bit: u8| u8::from(ends[index] & bit != 0 && ends[index] & 4 != 0);
                     let terminated: Vec<u8> = (0..chosen.len()).map(|index| bit(index, 1)).collect();
                     let truncated: Vec<u8> = (0..chosen.len()).map(|index| bit(index, 2)).collect();
-                    let mut finals = FinalObservations::default();
+                    let mut finals = FinalObservations { row_bytes: 4, ..FinalObservations::default() };
                     for (index, id) in chosen.iter().enumerate() {
                         let played = open.get_mut(id).unwrap();
                         *played.rewards.last_mut().unwrap() = Some(rewards[index]);

@@ -123,7 +123,8 @@ impl Sealer for AgentShared {
 impl Drop for AgentShared {
     fn drop(&mut self) {
         if self.birthplace.is_elsewhere() {
-            // A lock may be held for ever by a thread that stayed in the parent.
+            // A lock may be held for ever by a thread that stayed in the parent; the channel to the recorder has one.
+            std::mem::forget(std::mem::take(&mut self.recorder));
             return;
         }
         // Actors and groups hold each other.
