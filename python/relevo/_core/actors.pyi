@@ -50,8 +50,8 @@ class Actors:
             mask: `[N, actions]`, true (or not 0) where an action is allowed.
             deterministic: whether to act without randomness; None leaves it to the head.
             record: whether the step belongs into the trajectory; an array `[N]` says it for each actor. An action that
-                was asked for with `record=False`, and that nothing is observed for, leaves no trace; where it is observed,
-                the environment has moved on unseen, and the actor's open episode ends as an incomplete one.
+                was asked for with `record=False`, and that nothing is observed for, leaves no trace; where it is
+                observed, the environment has moved on unseen, and the actor's open episode ends as an incomplete one.
 
         Raises:
             ContractError: an observation or mask of another shape or dtype, NaN in an observation, a mask that allows

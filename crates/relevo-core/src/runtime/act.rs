@@ -45,6 +45,10 @@ pub struct ActOptions<'a> {
 }
 
 /// A call of `act` that has begun: it holds the group's lock until it is run or dropped.
+///
+/// The caller checks what it was given ([`ActCall::schema`], [`ActCall::check_mask`]), prepares the group where that is
+/// needed, writes observations and masks into the block's next row, and runs. It is in steps because a caller from Python
+/// must hold the interpreter lock while it reads arrays, and must not while it waits or while a policy runs.
 #[derive(Debug)]
 pub struct ActCall<'a> {
     group: &'a Arc<ActorGroup>,
@@ -76,28 +80,33 @@ impl ActorGroup {
 impl ActCall<'_> {
     /// Whether [`ActCall::prepare`] has something to do, which may take a while.
     pub fn needs_preparation(&self, masked: bool) -> bool {
-        match &self.guard.work {
-            Some(work) if self.guard.leased => {
-                (masked && work.layout.mask.is_none()) || work.block.rows == work.block.capacity
-            }
-            _ => true,
-        }
+        !self.is_leased(masked) || self.is_full()
     }
 
     /// Makes the group ready: its actors at home here, room for a row, and for masks if this call has them.
     pub fn prepare(&mut self, masked: bool) -> Result<()> {
-        let known_mask = self.guard.work.as_ref().and_then(|work| work.layout.mask);
-        if !self.guard.leased || (masked && known_mask.is_none()) {
-            let mask = if masked { Some(self.mask_width()?) } else { known_mask };
+        if !self.is_leased(masked) {
+            let known = self.guard.work.as_ref().and_then(|work| work.layout.mask);
+            let mask = if masked { Some(self.mask_width()?) } else { known };
             self.group.lease(&self.agent, &mut self.guard, mask)?;
         }
-        if let Some(work) = &mut self.guard.work
-            && work.block.rows == work.block.capacity
+        if self.is_full()
+            && let Some(work) = &mut self.guard.work
         {
             // Steps that are open stay so: should this call fail, they can still be observed.
             work.send(&self.agent, |_| true);
         }
         Ok(())
+    }
+
+    /// Whether every actor is at home here, in a block that has room for masks if there are any.
+    fn is_leased(&self, masked: bool) -> bool {
+        self.guard.leased && self.guard.work.as_ref().is_some_and(|work| !masked || work.layout.mask.is_some())
+    }
+
+    /// Whether the block has no row left.
+    fn is_full(&self) -> bool {
+        self.guard.work.as_ref().is_some_and(|work| work.block.rows == work.block.capacity)
     }
 
     /// How many choices a mask speaks of.
