@@ -36,7 +36,7 @@ def agent(policy: Path) -> relevo.Agent:
     ("obs", "message"),
     [
         (np.zeros((2, 3), np.float32), r"float32 of shape \(2, 2\), but float32 of shape \(2, 3\) came"),
-        (np.zeros((2, 2)), r"but float64 of shape \(2, 2\) came; convert it by .astype\(numpy.float32\)"),
+        (np.zeros((2, 2)), r"but float64 of shape \(2, 2\) came; convert it by numpy.asarray\(…, numpy.float32\)"),
         (np.zeros((2, 2), np.int32), "int32"),
         (np.zeros(2, np.float32), r"of shape \(2,\) came"),
         (np.zeros((2, 2, 1), np.float32), r"\(2, 2, 1\)"),
@@ -236,6 +236,7 @@ def test_settings(policy: Path, tmp_path: Path) -> None:
         (relevo.ConfigError, "actor_count must be at least 0", lambda: builder().actor_count(-1)),
         (relevo.ConfigError, "threads must be at least 1", lambda: builder().threads(0)),
         (relevo.ConfigError, "seed must be", lambda: builder().seed(-1)),
+        (relevo.ConfigError, "whole number, but '4' .str. came", lambda: builder().actor_count("4")),  # type: ignore[arg-type]
         (relevo.ConfigError, "2\\*\\*63", lambda: builder().actor_count(2**70)),
         (relevo.ConfigError, "threads must be between", lambda: builder().threads(2**40).default_model(policy).build()),
         (relevo.ConfigError, "too many", lambda: builder().default_model(policy).actor_count(2**40).build()),

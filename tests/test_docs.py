@@ -6,11 +6,11 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-import models
 import pytest
 
 import relevo
@@ -92,11 +92,9 @@ def words(text: str) -> list[str]:
 
 def write_policies(folder: Path) -> None:
     """The files that the pages name."""
-    for name in ("cartpole.onnx", "policy.onnx"):
-        models.linear(folder / name, [[-0.1, 0.1], [-0.3, 0.3], [-3.0, 3.0], [-1.0, 1.0]])
-    models.linear(folder / "policy-v2.onnx", [[-1.0, 1.0], [-3.0, 3.0], [-30.0, 30.0], [-10.0, 10.0]])
-    models.actor_critic(folder / "actor-critic.onnx")
-    models.gaussian(folder / "gaussian.onnx", [0.0, -1.0])
+    for example in ("guide_policies.py", "cartpole_policy.py"):
+        target = folder / "cartpole.onnx" if example == "cartpole_policy.py" else folder
+        subprocess.run([sys.executable, REPOSITORY / "examples" / example, target], check=True, capture_output=True)
 
 
 def test_there_are_blocks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +181,11 @@ class AgentBuilder:
 
 
 def _at_least(name: str, value: int, least: int) -> int:
+    try:
+        value = operator.index(value)
+    except TypeError:
+        msg = f"{name} must be a whole number, but {value!r} ({type(value).__name__}) came"
+        raise ConfigError(msg) from None
     if not least <= value < 1 << 63:
         msg = f"{name} must be at least {least} and below 2**63, but is {value}"
         raise ConfigError(msg)

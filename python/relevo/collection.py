@@ -69,8 +69,8 @@ def collect(
     After an error and after Ctrl-C (`KeyboardInterrupt`) the agent runs on, and what was recorded stays.
     """
     enough = _goal(steps, episodes)
-    mode = environments.autoreset_mode(envs, autoreset_mode)
     count = environments.number_of(envs)
+    mode = environments.autoreset_mode(envs, autoreset_mode)
     actors = agent.actors() if actors is None else actors
     if len(actors) != count:
         raise ConfigError(

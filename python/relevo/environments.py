@@ -232,9 +232,12 @@ def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[ActionArray], Acti
     integers = dtype.kind in "iu"
     came = f"the policy gives {dtype} of shape {row_shape} for each actor"
     if kind == "Discrete":
-        if choices is not None and choices != space.n:
-            came = f"the policy chooses from {choices}"
-        if not (integers and row_shape in {(), (1,)} and choices in {None, space.n}):
+        if choices not in {None, space.n}:
+            raise UnsuitableEnvironmentError(
+                f"the environment takes one of {space.n} actions ({space}), but the policy chooses from {choices}; choose "
+                f"a policy with {space.n} logits"
+            )
+        if not (integers and row_shape in {(), (1,)}):
             raise UnsuitableEnvironmentError(
                 f"the environment takes one of {space.n} actions ({space}), but {came}; choose a policy with {space.n} "
                 'logits, or a head that gives whole numbers: "categorical" or "argmax"'

@@ -89,9 +89,12 @@ impl<'py> Contiguous<'py> {
         expected.extend_from_slice(row_shape);
         let came = self.0.dtype().str()?.to_string();
         let advice = if fits {
-            format!("convert it by .astype(numpy.{dtype})")
+            let name = if dtype == DType::Bool { "bool".to_owned() } else { format!("numpy.{dtype}") };
+            format!("convert it by numpy.asarray(…, {name})")
         } else if shape == row_shape && rows == 1 {
             "add the axis that counts the actors by [None]".into()
+        } else if shape == row_shape {
+            format!("give one row for each of the {rows} actors")
         } else if shape.split_first().is_some_and(|(_, rest)| rest == row_shape) {
             format!("give one row for each of the {rows} actors")
         } else {

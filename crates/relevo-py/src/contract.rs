@@ -15,6 +15,7 @@ pub(crate) struct Contract {
     recurrent: bool,
     random_ops: Vec<String>,
     default_head: Option<String>,
+    unused_actions: Vec<String>,
     producer: String,
 }
 
@@ -51,6 +52,7 @@ impl Contract {
             batch_reason,
             recurrent: contract.recurrent,
             random_ops: facts.random_ops.clone(),
+            unused_actions: head.as_ref().map(|head| head.unused_actions(contract)).unwrap_or_default(),
             default_head: head.map(|head| head.kind().to_string()),
             producer: facts.producer.clone(),
         })

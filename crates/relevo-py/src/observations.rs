@@ -41,7 +41,8 @@ impl<'py> Observations<'py> {
                 1 => "one array".to_owned(),
                 count => format!("{count} arrays, given as a dict of {names}"),
             };
-            return Err(error::contract(&format!("the policy observes {wanted}, but {} came", given.len())));
+            let advice = if columns.len() == 1 { "; of what envs.reset() gives, pass the first part" } else { "" };
+            return Err(error::contract(&format!("the policy observes {wanted}, but {} came{advice}", given.len())));
         }
         for (array, column) in given.iter().zip(columns) {
             let what = if column.key.is_empty() { "obs" } else { &column.key };

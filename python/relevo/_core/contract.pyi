@@ -33,6 +33,10 @@ class Contract:
         """The head that is used when none is named; None where none fits."""
 
     @property
+    def unused_actions(self) -> list[str]:
+        """Action outputs that the default head leaves out: a head gives one tensor, the first."""
+
+    @property
     def producer(self) -> str:
         """The tool that wrote the file."""
 

@@ -60,6 +60,7 @@ def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
         "recurrent": contract.recurrent,
         "random_ops": contract.random_ops,
         "default_head": contract.default_head,
+        "unused_actions": contract.unused_actions,
     }
 
 
@@ -98,6 +99,9 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 
 
 def _facts(model: ModelModule, contract: Contract) -> list[tuple[str, str]]:
+    head = contract.default_head or "none fits"
+    if contract.unused_actions:
+        head += f"; it leaves out {', '.join(contract.unused_actions)}, as a head gives one tensor"
     return [
         ("file", str(model.path)),
         ("format", model.format),
@@ -105,12 +109,14 @@ def _facts(model: ModelModule, contract: Contract) -> list[tuple[str, str]]:
         ("batch", f"{contract.batch}: {contract.batch_reason}"),
         ("memory", "recurrent: its outputs depend on a state" if contract.recurrent else "none"),
         ("random operators", ", ".join(contract.random_ops) or "none"),
-        ("default head", contract.default_head or "none fits"),
+        ("default head", head),
         ("sha256", model.sha256),
     ]
 
 
 def _hint(policy: Path, contract: Contract, roles: Sequence[str]) -> str:
+    if contract.recurrent:
+        return "Actors cannot run it yet, as it is recurrent; ModelModule.forward can, with states given by hand."
     command = ["relevo", "run", "--policy", str(policy), "--env", "ENVIRONMENT", "--actors", "64", "--out", "runs/a"]
     for role in roles:
         command += ["--role", role]

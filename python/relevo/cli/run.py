@@ -49,6 +49,8 @@ class Report:
     steps_recorded: int
     episodes_recorded: int
     """Episodes in the run folder: those that ended, and those that were under way at the end."""
+    rewards_missing: int
+    """Steps among them whose reward never came, as the run ended before."""
     bytes: int
     """Size of the run folder."""
     interrupted: bool
@@ -176,6 +178,7 @@ def _report(
         out=str(out) if on_disk else None,
         steps_recorded=stats["steps_written"],
         episodes_recorded=stats["episodes_recorded"] if on_disk else 0,
+        rewards_missing=stats["rewards_missing"],
         bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) if out is not None else 0,
         interrupted=interrupted,
     )
@@ -202,7 +205,8 @@ def _print(report: Report) -> None:
         rows += [
             (
                 "recorded",
-                f"{report.steps_recorded:,} steps in {report.episodes_recorded:,} episodes, {decimal(report.bytes)}",
+                f"{report.steps_recorded:,} steps in {report.episodes_recorded:,} episodes, {decimal(report.bytes)}"
+                + (f"; {report.rewards_missing:,} of them without a reward" if report.rewards_missing else ""),
             ),
             ("in", report.out),
             ("read by", f'relevo.open_run("{report.out}").episodes()'),

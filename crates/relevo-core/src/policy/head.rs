@@ -161,6 +161,14 @@ impl Head {
         }
     }
 
+    /// Names of action outputs that the head leaves out: one head gives one tensor.
+    pub fn unused_actions(&self, contract: &Contract) -> Vec<String> {
+        let unused = contract.outputs.iter().enumerate().filter(|(index, output)| {
+            matches!(output.role, OutputRole::Action | OutputRole::DeterministicAction) && !self.wanted.contains(index)
+        });
+        unused.map(|(_, output)| output.spec.name.clone()).collect()
+    }
+
     /// Whether the head tells log-probabilities.
     pub fn gives_log_prob(&self) -> bool {
         match self.reads {

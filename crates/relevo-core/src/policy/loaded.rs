@@ -55,7 +55,12 @@ impl LoadedModel {
         }
         let backend = backends.iter().find(|backend| backend.accepts(path)).ok_or_else(|| {
             let formats: Vec<_> = backends.iter().map(|backend| backend.format()).collect();
-            Error::model_load(path, format!("its name fits none of the known formats: {}", formats.join(", ")))
+            let advice =
+                if path.is_dir() { "it is a folder; name the file in it" } else { "export the model to one of them" };
+            Error::model_load(
+                path,
+                format!("its name fits none of the formats that can be loaded ({}): {advice}", formats.join(", ")),
+            )
         })?;
         let model = backend.load(path, options)?;
         let mut session = model.session()?;

@@ -100,8 +100,8 @@ impl PolicySlot {
         let new = PolicyVersion::new(old.version + 1, loaded, self.head, self.keep_outputs)?;
         if new.schema != old.schema || new.mask_width() != old.mask_width() {
             return Err(Error::Contract(format!(
-                "the new model for policy `{}` does not fit: it takes and gives {}, but the one that serves {}; keep the \
-                 contract, or make another policy of it",
+                "the new model for policy `{}` does not fit: it has {}, but the one that serves has {}; keep the contract, or \
+                 make another policy of it",
                 self.name,
                 describe(&new),
                 describe(&old)

@@ -245,7 +245,10 @@ impl Agent {
     pub fn group(&self, ids: &[Uuid]) -> Result<Arc<ActorGroup>> {
         let actors = self.shared.find(ids)?;
         let Some(first) = actors.first() else {
-            return Err(Error::Config("a handle needs at least one actor, but no id was given".into()));
+            return Err(Error::Config(
+                "a handle needs at least one actor, but there is none; actor_count(N) on the builder or new_actors(N) makes some"
+                    .into(),
+            ));
         };
         let same = |group: &ActorGroup| {
             group.actors.len() == actors.len()

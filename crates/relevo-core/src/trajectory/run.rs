@@ -102,6 +102,9 @@ impl RunFolder {
     /// Reads `run.json`. Fails where `path` is no run folder, or one in a newer format.
     pub(crate) fn open(path: &Path) -> Result<(Self, RunInfo)> {
         let file = path.join(RUN_FILE);
+        if !path.is_dir() {
+            return Err(Error::trajectory(path, "there is no such folder; check the path"));
+        }
         let text = fs::read(&file).map_err(|error| {
             let reason = format!("not a run folder: {RUN_FILE} was looked for in it, and reading it gave: {error}");
             Error::trajectory(path, reason)
