@@ -234,8 +234,8 @@ def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[ActionArray], Acti
     if kind == "Discrete":
         if choices not in {None, space.n}:
             raise UnsuitableEnvironmentError(
-                f"the environment takes one of {space.n} actions ({space}), but the policy chooses from {choices}; choose "
-                f"a policy with {space.n} logits"
+                f"the environment takes one of {space.n} actions ({space}), but the policy chooses from {choices}; "
+                f"choose a policy with {space.n} logits"
             )
         if not (integers and row_shape in {(), (1,)}):
             raise UnsuitableEnvironmentError(
