@@ -93,9 +93,7 @@ impl<'py> Contiguous<'py> {
             format!("convert it by numpy.asarray(…, {name})")
         } else if shape == row_shape && rows == 1 {
             "add the axis that counts the actors by [None]".into()
-        } else if shape == row_shape {
-            format!("give one row for each of the {rows} actors")
-        } else if shape.split_first().is_some_and(|(_, rest)| rest == row_shape) {
+        } else if shape == row_shape || shape.split_first().is_some_and(|(_, rest)| rest == row_shape) {
             format!("give one row for each of the {rows} actors")
         } else {
             "check the environment against `relevo inspect`".into()
