@@ -123,6 +123,7 @@ class _Loop:
         self._mode = mode
         self._deterministic = deterministic
         self._progress = progress
+        self._every_row = np.ones(len(actors), np.bool_)
         # NEXT_STEP: the environments that the next step resets. Its action is ignored, and it counts for nothing.
         self._resetting: npt.NDArray[np.intp] | None = None
 
@@ -146,7 +147,8 @@ class _Loop:
         self._obs = obs
         # Rewards are recorded and summed as float64; cast once.
         reward = np.asarray(reward, np.float64)
-        ended = np.flatnonzero(terminated | truncated)
+        # The method: `flatnonzero` is a Python function around it, and this runs at every step.
+        (ended,) = (terminated | truncated).nonzero()
         final_obs = None
         if len(ended):
             final_obs = obs
@@ -168,7 +170,7 @@ class _Loop:
         if self._mode == "next_step":
             self._resetting = ended
         elif self._mode == "disabled":
-            mask = np.zeros(len(self._actors), np.bool_)
+            mask = ~self._every_row
             mask[ended] = True
             self._obs, _ = self._envs.reset(options={"reset_mask": mask})
             if self._cast is not None:
@@ -178,6 +180,6 @@ class _Loop:
         """Chooses the next actions."""
         record: bool | npt.NDArray[np.bool_] = True
         if self._resetting is not None:
-            record = np.ones(len(self._actors), np.bool_)
+            record = self._every_row.copy()
             record[self._resetting] = False
         self._batch = self._actors.act(self._obs, None, self._deterministic, record)
