@@ -452,3 +452,23 @@ def test_a_second_shutdown_waits_for_the_first(policy: Path, tmp_path: Path) -> 
     assert sum(len(episode) for episode in relevo.open_run(tmp_path / "run").episodes()) == 512 * 200
     for thread in threads:
         thread.join(30)
+
+
+def test_final_observations_of_the_same_size_but_another_kind_are_refused(policy: Path, tmp_path: Path) -> None:
+    double = models.save(
+        tmp_path / "double.onnx",
+        [helper.make_node("Concat", ["obs", "obs"], ["logits"], axis=1)],
+        {"obs": ["batch", 1]},
+        {"logits": ["batch", 2]},
+        types={"obs": TensorProto.DOUBLE, "logits": TensorProto.DOUBLE},
+    )
+    agent = relevo.AgentBuilder().default_model(policy).policy("double", double).actor_count(1).build()
+    with agent:
+        (first,) = agent.get_actor_ids()
+        second = agent.new_actor(policy="double")
+        agent.actors([first]).act(np.zeros((1, 2), np.float32))
+        agent.actors([second]).act(np.zeros((1, 1)))
+        with pytest.raises(relevo.ContractError, match="not of the kind"):
+            agent.flag_last_action([first, second], reward=1.0, final_obs=np.ones((2, 2), np.float32))
+        agent.flag_last_action([second], reward=1.0, final_obs=np.full((1, 1), 3.0))
+        assert agent.trajectories()[0].observations.tolist() == [[0], [3]]  # type: ignore[union-attr]

@@ -18,7 +18,8 @@ use relevo_core::{
     Error,
     policy::HeadKind,
     runtime::{ActOptions, ActorGroup, Agent, FinalObservations, Outcome, Recording, Rewards, Values},
-    trajectory::Episode,
+    spec::DType,
+    trajectory::{ColumnSpec, Episode},
 };
 use uuid::Uuid;
 
@@ -45,6 +46,11 @@ fn observe(group: &Arc<ActorGroup>, outcome: &Outcome<'_>, finals: &FinalObserva
     if group.try_observe(outcome, finals)? { Ok(()) } else { group.observe(outcome, finals) }
 }
 
+/// The only observation column of a linear model with `width` inputs.
+fn column(width: usize) -> Vec<ColumnSpec> {
+    vec![ColumnSpec { key: String::new(), dtype: DType::Float32, shape: vec![width] }]
+}
+
 fn floats(bytes: &[u8]) -> &[f32] {
     bytemuck::cast_slice(bytes)
 }
@@ -64,7 +70,7 @@ fn a_step_is_recorded_as_it_was_inferred() {
     observe(&group, &outcome(&[0.5, -0.5], &[0, 1], &[0, 0]), &FinalObservations::default()).unwrap();
     act(&group, &[5.0, 6.0, 8.0, 7.0], None, &RECORD).unwrap();
     let finals =
-        FinalObservations { rows: vec![0], bytes: bytemuck::cast_slice(&[9.0_f32, 10.0]).to_vec(), row_bytes: 8 };
+        FinalObservations { rows: vec![0], bytes: bytemuck::cast_slice(&[9.0_f32, 10.0]).to_vec(), columns: column(2) };
     observe(&group, &outcome(&[1.5, 2.5], &[0, 0], &[1, 0]), &finals).unwrap();
 
     let episodes = flushed(&agent);
@@ -460,7 +466,7 @@ proptest! {
                     let bit = |index: usize, bit: u8| u8::from(ends[index] & bit != 0 && ends[index] & 4 != 0);
                     let terminated: Vec<u8> = (0..chosen.len()).map(|index| bit(index, 1)).collect();
                     let truncated: Vec<u8> = (0..chosen.len()).map(|index| bit(index, 2)).collect();
-                    let mut finals = FinalObservations { row_bytes: 4, ..FinalObservations::default() };
+                    let mut finals = FinalObservations { columns: column(1), ..FinalObservations::default() };
                     for (index, id) in chosen.iter().enumerate() {
                         let played = open.get_mut(id).unwrap();
                         *played.rewards.last_mut().unwrap() = Some(rewards[index]);

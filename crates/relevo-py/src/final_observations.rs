@@ -17,8 +17,7 @@ pub(crate) fn collect(
     schema: &StepSchema,
     names: &[String],
 ) -> PyResult<FinalObservations> {
-    let row_bytes = schema.observations.iter().map(ColumnSpec::row_bytes).sum();
-    let mut finals = FinalObservations { row_bytes, ..FinalObservations::default() };
+    let mut finals = FinalObservations { columns: schema.observations.clone(), ..FinalObservations::default() };
     if given.is_none() || ended.is_empty() {
         return Ok(finals);
     }

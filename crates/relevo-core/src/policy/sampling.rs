@@ -26,19 +26,21 @@ pub(crate) enum Pick<'a> {
     Draw { seed: u64, streams: &'a [Stream] },
 }
 
-/// The index of the first NaN's row, if there is one.
+/// The row of the first NaN, if there is one.
 pub(crate) fn first_nan_row(values: &[f32], width: usize) -> Option<usize> {
-    // Without branches, so that the compiler uses SIMD; the search runs only where there is one.
-    let has_nan = |chunk: &[f32]| chunk.iter().fold(0, |any, value| any | u32::from(value.is_nan())) != 0;
-    let chunk = values.chunks(1024).position(has_nan)?;
-    values.iter().skip(chunk * 1024).position(|value| value.is_nan()).map(|index| (chunk * 1024 + index) / width)
+    first_row(values, width, f32::is_nan)
 }
 
 /// The row of the first value that is NaN or infinite, if there is one.
 pub(crate) fn first_wild_row(values: &[f32], width: usize) -> Option<usize> {
-    let is_wild = |chunk: &[f32]| chunk.iter().fold(0, |any, value| any | u32::from(!value.is_finite())) != 0;
-    let chunk = values.chunks(1024).position(is_wild)?;
-    values.iter().skip(chunk * 1024).position(|value| !value.is_finite()).map(|index| (chunk * 1024 + index) / width)
+    first_row(values, width, |value| !value.is_finite())
+}
+
+fn first_row(values: &[f32], width: usize, is_bad: impl Fn(f32) -> bool) -> Option<usize> {
+    // Without branches, so that the compiler uses SIMD; the search runs only where there is one.
+    let has_bad = |chunk: &[f32]| chunk.iter().fold(0, |any, value| any | u32::from(is_bad(*value))) != 0;
+    let chunk = values.chunks(1024).position(has_bad)?;
+    values.iter().skip(chunk * 1024).position(|value| is_bad(*value)).map(|index| (chunk * 1024 + index) / width)
 }
 
 /// Picks an action from each row of `logits` (`actions.len()` rows of `width`). Where `mask` (one byte a logit) is 0, the

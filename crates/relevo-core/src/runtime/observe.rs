@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    trajectory::{FinalObservation, Flags},
+    trajectory::{ColumnSpec, FinalObservation, Flags},
 };
 
 /// One value for all actors, or one for each, in the caller's order.
@@ -72,19 +72,20 @@ pub struct FinalObservations {
     pub rows: Vec<u32>,
     /// For each of them, the bytes of all observation columns.
     pub bytes: Vec<u8>,
-    /// Bytes of one of them.
-    pub row_bytes: usize,
+    /// What they look like.
+    pub columns: Vec<ColumnSpec>,
 }
 
 impl FinalObservations {
     fn get(&self, row: usize) -> Option<&[u8]> {
         let at = self.rows.binary_search(&(row as u32)).ok()?;
-        self.bytes.get(at * self.row_bytes..(at + 1) * self.row_bytes)
+        let size: usize = self.columns.iter().map(ColumnSpec::row_bytes).sum();
+        self.bytes.get(at * size..(at + 1) * size)
     }
 
-    /// Refuses final observations of another size than those of the block that the step is in.
+    /// Refuses final observations that are of another kind than those of the block that the step is in.
     fn check(&self, work: &Work) -> Result<()> {
-        if self.rows.is_empty() || self.row_bytes == work.block.final_size() {
+        if self.rows.is_empty() || self.columns == work.layout.schema().observations {
             return Ok(());
         }
         Err(Error::Contract(
