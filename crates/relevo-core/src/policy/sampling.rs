@@ -26,21 +26,22 @@ pub(crate) enum Pick<'a> {
     Draw { seed: u64, streams: &'a [Stream] },
 }
 
-/// The row of the first NaN, if there is one.
+/// The index of the first NaN's row, if there is one.
 pub(crate) fn first_nan_row(values: &[f32], width: usize) -> Option<usize> {
-    first_row(values, width, f32::is_nan)
+    // Without branches, so that the compiler uses SIMD; the search runs only where there is one.
+    let has_nan = |chunk: &[f32]| chunk.iter().fold(0, |any, value| any | u32::from(value.is_nan())) != 0;
+    let chunk = values.chunks(1024).position(has_nan)?;
+    values.iter().skip(chunk * 1024).position(|value| value.is_nan()).map(|index| (chunk * 1024 + index) / width)
 }
 
 /// The row of the first value that is NaN or infinite, if there is one.
+///
+/// Written out beside [`first_nan_row`] on purpose: with one search for both, which took the test as a function, a call of
+/// `act` for 1,024 actors took 208 µs instead of 184.
 pub(crate) fn first_wild_row(values: &[f32], width: usize) -> Option<usize> {
-    first_row(values, width, |value| !value.is_finite())
-}
-
-fn first_row(values: &[f32], width: usize, is_bad: impl Fn(f32) -> bool) -> Option<usize> {
-    // Without branches, so that the compiler uses SIMD; the search runs only where there is one.
-    let has_bad = |chunk: &[f32]| chunk.iter().fold(0, |any, value| any | u32::from(is_bad(*value))) != 0;
-    let chunk = values.chunks(1024).position(has_bad)?;
-    values.iter().skip(chunk * 1024).position(|value| is_bad(*value)).map(|index| (chunk * 1024 + index) / width)
+    let is_wild = |chunk: &[f32]| chunk.iter().fold(0, |any, value| any | u32::from(!value.is_finite())) != 0;
+    let chunk = values.chunks(1024).position(is_wild)?;
+    values.iter().skip(chunk * 1024).position(|value| !value.is_finite()).map(|index| (chunk * 1024 + index) / width)
 }
 
 /// Picks an action from each row of `logits` (`actions.len()` rows of `width`). Where `mask` (one byte a logit) is 0, the
