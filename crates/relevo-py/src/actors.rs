@@ -7,7 +7,7 @@ use pyo3::{
     types::{PyBool, PyTuple},
 };
 use relevo_core::{
-    runtime::{ActCall, ActOptions, ActorGroup, Recording},
+    runtime::{ActCall, ActOptions, ActorGroup, Recording, Request},
     spec::DType,
 };
 use uuid::Uuid;
@@ -95,6 +95,16 @@ impl Actors {
         let masked = mask.is_some();
         if call.needs_preparation(masked) {
             detach(py, || call.prepare(masked))?;
+        }
+        if rows == 1 {
+            let request = Request {
+                observations: &observations.bytes(),
+                mask: mask.as_ref().map(Contiguous::bytes),
+                deterministic,
+                record: record.keeps(0),
+            };
+            let ticket = call.submit(&request, true).map_err(|error| to_python(&error))?;
+            return detach(py, || ticket.wait()).map(ActionBatch::new);
         }
         observations.write(&mut call)?;
         if let Some(mask) = &mask {

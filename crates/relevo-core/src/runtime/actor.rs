@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::group::ActorGroup;
+use super::{group::ActorGroup, routers::Place};
 use crate::{policy::PolicySlot, trajectory::StepSchema};
 
 /// One stream of experience: an id, a policy, a random stream, and the group that holds its steps.
@@ -20,6 +20,8 @@ pub struct Actor {
     id: Mutex<Uuid>,
     policy: ArcSwap<PolicySlot>,
     removed: AtomicBool,
+    /// The router that batches its single calls.
+    pub(super) place: Mutex<Place>,
     /// Changed only under the agent's structure lock.
     pub(super) home: Mutex<Home>,
 }
@@ -40,6 +42,7 @@ impl Actor {
             id: Mutex::new(id),
             policy: ArcSwap::new(policy),
             removed: AtomicBool::new(false),
+            place: Mutex::default(),
             home: Mutex::default(),
         }
     }

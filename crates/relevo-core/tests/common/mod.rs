@@ -18,7 +18,7 @@ use std::{
 use relevo_core::{
     Error, Result,
     policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicySlot, Session},
-    runtime::{Agent, AgentConfig},
+    runtime::{Agent, AgentConfig, Batching, OnError, Request},
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
     trajectory::MemoryLimit,
@@ -123,6 +123,8 @@ pub fn agent(policies: Vec<Arc<PolicySlot>>, actors: usize, trajectories: usize)
         policies,
         actor_count: actors,
         routers: 1,
+        batching: Batching::default(),
+        on_error: OnError::Raise,
         record: None,
         memory: MemoryLimit { trajectories, bytes: usize::MAX },
         seed: 7,
@@ -153,7 +155,17 @@ pub fn act(
     if call.needs_preparation(mask.is_some()) {
         call.prepare(mask.is_some())?;
     }
-    call.write_observations(0, bytemuck::cast_slice(observations))?;
+    let bytes = bytemuck::cast_slice(observations);
+    if group.actors.len() == 1 {
+        let request = Request {
+            observations: &[bytes],
+            mask,
+            deterministic: options.deterministic,
+            record: options.record.keeps(0),
+        };
+        return call.submit(&request, true)?.wait();
+    }
+    call.write_observations(0, bytes)?;
     if let Some(mask) = mask {
         call.write_mask(mask)?;
     }
