@@ -10,11 +10,13 @@ mod contract;
 mod detach;
 mod episode;
 mod error;
+mod event_loop;
 mod final_observations;
 mod fork;
 mod model;
 mod observations;
 mod outcome;
+mod pending_action;
 mod run;
 
 use pyo3::prelude::*;
@@ -32,6 +34,7 @@ mod _core {
         contract::{Contract, TensorContract},
         episode::Episode,
         model::ModelModule,
+        pending_action::PendingAction,
         run::{Episodes, Run},
     };
 

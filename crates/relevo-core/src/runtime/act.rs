@@ -14,8 +14,10 @@ use smallvec::SmallVec;
 use super::{
     batch::{NamedTensors, Rows},
     group::{ActorGroup, GroupState, Work, still_waiting},
+    handover::Caller,
     results::ActionResults,
     shared::AgentShared,
+    ticket::{Request, Ticket},
 };
 use crate::{
     error::{Error, Result},
@@ -92,7 +94,75 @@ impl ActorGroup {
     }
 }
 
+impl ActorGroup {
+    /// One call, from its beginning to its answer: `observations` holds the bytes of each observation column of all actors,
+    /// `mask` one byte for each actor and choice. The call of a handle on one actor shares its pass with other callers'.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] for what does not fit the policies, [`Error::Inference`] where a policy fails, [`Error::State`] where
+    /// the agent does not run.
+    pub fn act(
+        self: &Arc<Self>,
+        observations: &[&[u8]],
+        mask: Option<&[u8]>,
+        options: &ActOptions<'_>,
+    ) -> Result<Arc<ActionResults>> {
+        let ActOptions { deterministic, record } = *options;
+        if self.actors.len() == 1 {
+            let request = Request { observations, mask, deterministic, record: record.keeps(0) };
+            return self.begin(observations, mask)?.submit(&request, Caller::Blocks)?.wait();
+        }
+        let mut call = self.begin(observations, mask)?;
+        for (index, bytes) in observations.iter().enumerate() {
+            call.write_observations(index, bytes)?;
+        }
+        if let Some(mask) = mask {
+            call.write_mask(mask)?;
+        }
+        call.run(options)
+    }
+
+    /// Sends the call of a handle on one actor in, and does not wait: the ticket is a future.
+    ///
+    /// # Errors
+    /// As [`ActorGroup::act`], but what the policy says comes with the ticket.
+    pub fn request(self: &Arc<Self>, request: &Request<'_>) -> Result<Ticket> {
+        self.begin(request.observations, request.mask)?.submit(request, Caller::Polls)
+    }
+
+    /// A call that is checked and prepared.
+    fn begin(self: &Arc<Self>, observations: &[&[u8]], mask: Option<&[u8]>) -> Result<ActCall<'_>> {
+        let mut call = loop {
+            match self.try_begin()? {
+                Some(call) => break call,
+                None => self.wait(),
+            }
+        };
+        call.check_observations(observations)?;
+        if let Some(mask) = mask {
+            call.check_mask(mask.len() / self.actors.len(), mask)?;
+        }
+        if call.needs_preparation(mask.is_some()) {
+            call.prepare(mask.is_some())?;
+        }
+        Ok(call)
+    }
+}
+
 impl ActCall<'_> {
+    fn check_observations(&self, observations: &[&[u8]]) -> Result<()> {
+        let (schema, rows) = (self.schema(), self.group.actors.len());
+        let wanted: Vec<_> = schema.observations.iter().map(|column| column.row_bytes() * rows).collect();
+        let given: Vec<_> = observations.iter().map(|bytes| bytes.len()).collect();
+        if wanted == given {
+            return Ok(());
+        }
+        Err(Error::Contract(format!(
+            "the observations of {rows} actors must hold {wanted:?} bytes, a number for each observation column, but {given:?} \
+             came"
+        )))
+    }
+
     /// Whether [`ActCall::prepare`] has something to do, which may take a while.
     pub fn needs_preparation(&self, masked: bool) -> bool {
         !self.is_leased(masked) || self.is_full()

@@ -118,9 +118,14 @@ impl Batch {
         self.rows.get_mut().clear();
     }
 
+    /// Keeps it for one caller more, until that lets go.
+    pub(super) fn join(&self) {
+        self.callers.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Adds a row; gives its number.
     pub(super) fn add(&self, row: &Row<'_>) -> usize {
-        self.callers.fetch_add(1, Ordering::Relaxed);
+        self.join();
         self.rows.write().add(row)
     }
 

@@ -1,13 +1,16 @@
 //! The batcher of one policy at one router: batches on their way from the first row to the answers.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 
 use super::{
     batch::{Batch, Row},
-    handover::{Handover, Look, NEVER, Turn},
+    handover::{Caller, Handover, Look, NEVER, Turn},
     router::Router,
 };
 use crate::{
@@ -17,6 +20,10 @@ use crate::{
 
 /// Batches that wait to be filled again.
 const SPARES: usize = 4;
+
+/// An event loop runs a pass itself that takes no longer than this, in nanoseconds: about what handing it to another thread
+/// and back may take.
+const SHORT_PASS: u64 = 200_000;
 
 /// Batches the single calls of one policy's actors at one router.
 #[derive(Debug)]
@@ -28,6 +35,8 @@ pub(super) struct Batcher {
     /// The router's own worker for the version that served last. One batch runs at a time, so nobody waits for it.
     worker: Mutex<Option<OwnWorker>>,
     spares: ArrayQueue<Arc<Batch>>,
+    /// Nanoseconds that the last batch took for each row.
+    row_nanoseconds: AtomicU64,
 }
 
 /// A row that was let in.
@@ -47,20 +56,31 @@ impl Batcher {
             handover: Handover::new(router.batching.max_batch, router.batching.patience()),
             worker: Mutex::new(None),
             spares: ArrayQueue::new(SPARES),
+            row_nanoseconds: AtomicU64::new(0),
             router,
         }
     }
 
     /// Adds the row of an actor that is out since `epoch`. `None` where the router was taken away.
-    pub(super) fn push(&self, epoch: u64, row: &Row<'_>, may_run: bool) -> Option<Entry> {
+    pub(super) fn push(&self, epoch: u64, row: &Row<'_>, caller: Caller) -> Option<Entry> {
         let (batch, row, turn) =
-            self.handover.push(epoch, row.came, may_run, || self.fresh(), |batch| batch.add(row))?;
+            self.handover.push(epoch, row.came, caller, || self.fresh(), |batch| batch.add(row))?;
         match turn {
             Turn::Run | Turn::Wait => {}
             Turn::WaitUntil(time) => self.router.alarm.set(time),
             Turn::CallRouter => self.router.alarm.ring(),
         }
         Some(Entry { batch, row, runs: turn == Turn::Run })
+    }
+
+    /// Lets `batch` wait for nobody else, if it still does. A short pass runs here and now.
+    pub(super) fn hurry(&self, batch: &Arc<Batch>) {
+        let expected = self.row_nanoseconds.load(Ordering::Relaxed).saturating_mul(batch.len() as u64);
+        match self.handover.hurry(|filling| Arc::ptr_eq(filling, batch), expected <= SHORT_PASS) {
+            Turn::Run => self.run(batch),
+            Turn::CallRouter => self.router.alarm.ring(),
+            Turn::Wait | Turn::WaitUntil(_) => {}
+        }
     }
 
     /// Nanoseconds of the router's clock.
@@ -115,6 +135,7 @@ impl Batcher {
         let (len, failed) = (batch.len(), rows.failed());
         let spent = std::time::Duration::from_nanos(self.now().saturating_sub(started));
         let queued = (u128::from(started) * len as u128).saturating_sub(rows.came);
+        self.row_nanoseconds.store(spent.as_nanos() as u64 / len.max(1) as u64, Ordering::Relaxed);
         self.slot.count(len, spent, failed > 0);
         self.router.counters.count(len, failed, queued as u64, spent);
     }

@@ -42,6 +42,19 @@ struct Filling<B> {
     batch: B,
     rows: usize,
     deadline: u64,
+    /// Whether an event loop has turned, and its callers want to wait for no others.
+    hurried: bool,
+}
+
+/// How a caller waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    /// It blocks, and may run the batch itself.
+    Blocks,
+    /// It must not block: the router runs the batch.
+    Polls,
+    /// As [`Caller::Polls`], in an event loop that calls [`Handover::hurry`] at its next turn.
+    Turns,
 }
 
 /// What a caller does after it has added its row.
@@ -77,13 +90,12 @@ impl<B: Clone> Handover<B> {
     }
 
     /// Adds the row of an actor whose last answer was of `epoch` ([`NEVER`] if there was none), at the time `now`, to the batch
-    /// that is being filled, or to a new one by `make`; `add` puts it in. A caller that cannot block says so by `may_run`.
-    /// `None` where batches go no more through here.
+    /// that is being filled, or to a new one by `make`; `add` puts it in. `None` where batches go no more through here.
     pub(super) fn push<R>(
         &self,
         epoch: u64,
         now: u64,
-        may_run: bool,
+        caller: Caller,
         make: impl FnOnce() -> B,
         add: impl FnOnce(&B) -> R,
     ) -> Option<(B, R, Turn)> {
@@ -95,18 +107,19 @@ impl<B: Clone> Handover<B> {
             state.out -= 1;
         }
         let deadline = now.saturating_add(self.patience);
-        let filling = state.filling.get_or_insert_with(|| Filling { batch: make(), rows: 0, deadline });
+        let filling = state.filling.get_or_insert_with(|| Filling { batch: make(), rows: 0, deadline, hurried: false });
         let added = add(&filling.batch);
         filling.rows += 1;
         let batch = filling.batch.clone();
         let (first, full) = (filling.rows == 1, filling.rows >= self.most_rows);
-        let turn = match (full || state.out == 0, state.running) {
-            (true, false) if may_run => {
+        let complete = full || (state.out == 0 && caller != Caller::Turns);
+        let turn = match (complete && !state.running, caller) {
+            (true, Caller::Blocks) => {
                 state.filling = None;
                 state.running = true;
                 Turn::Run
             }
-            (true, false) => Turn::CallRouter,
+            (true, _) => Turn::CallRouter,
             _ if first => Turn::WaitUntil(deadline),
             _ => Turn::Wait,
         };
@@ -115,6 +128,25 @@ impl<B: Clone> Handover<B> {
             state.ready.push_back(batch.clone());
         }
         Some((batch, added, turn))
+    }
+
+    /// Lets the batch that is being filled wait for nobody else, if it is the one that `is` means: the caller runs it, if it
+    /// asks for that by `run_here` and no other one runs, or else the router does.
+    pub(super) fn hurry(&self, is: impl FnOnce(&B) -> bool, run_here: bool) -> Turn {
+        let mut state = self.state.lock();
+        let running = state.running;
+        match &mut state.filling {
+            Some(filling) if is(&filling.batch) => {
+                if !running && run_here {
+                    state.filling = None;
+                    state.running = true;
+                    return Turn::Run;
+                }
+                filling.hurried = true;
+                if running { Turn::Wait } else { Turn::CallRouter }
+            }
+            _ => Turn::Wait,
+        }
     }
 
     /// Tells that a batch has run, and that `answered` of its actors are out now. Gives their epoch, and whether the router
@@ -149,7 +181,7 @@ impl<B: Clone> Handover<B> {
         let next = state.ready.pop_front();
         let next = next.or_else(|| {
             let filling = state.filling.take()?;
-            if state.out > 0 {
+            if state.out > 0 && !filling.hurried {
                 // Those that are out took too long.
                 state.out = 0;
                 state.epoch += 1;
@@ -185,7 +217,10 @@ impl<B> State<B> {
     fn is_due(&self, now: u64) -> bool {
         !self.running
             && (!self.ready.is_empty()
-                || self.filling.as_ref().is_some_and(|filling| self.out == 0 || filling.deadline <= now))
+                || self
+                    .filling
+                    .as_ref()
+                    .is_some_and(|filling| self.out == 0 || filling.hurried || filling.deadline <= now))
     }
 }
 

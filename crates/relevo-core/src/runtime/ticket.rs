@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     batcher::{Batcher, Entry},
     config::OnError,
     group::{ActorGroup, GroupState},
-    handover::NEVER,
+    handover::{Caller, NEVER},
     results::ActionResults,
     shared::{AgentShared, shut_down},
 };
@@ -83,13 +83,13 @@ impl Lane {
 }
 
 impl ActCall<'_> {
-    /// Sends the call of a group of one actor into a batch with others. `may_run` says that the caller will wait for it at
-    /// once, and may be the one who runs the batch.
+    /// Sends the call of a group of one actor into a batch with others. `caller` says how it will
+    /// wait.
     ///
     /// # Errors
     /// [`Error::Contract`] for an observation with NaN, [`Error::State`] where the agent stops, or the handle has several
     /// actors.
-    pub fn submit(mut self, request: &Request<'_>, may_run: bool) -> Result<Ticket> {
+    pub fn submit(mut self, request: &Request<'_>, caller: Caller) -> Result<Ticket> {
         let GroupState { work: Some(work), lane, .. } = &mut *self.guard else { return Err(unprepared()) };
         let ([policy], [stream]) = (&work.policies[..], &work.streams[..]) else { return Err(unprepared()) };
         for (column, bytes) in work.layout.schema().observations.iter().zip(request.observations) {
@@ -106,7 +106,7 @@ impl ActCall<'_> {
                 stream: *stream,
                 came: batcher.now(),
             };
-            if let Some(entry) = batcher.push(lane.epoch, &row, may_run) {
+            if let Some(entry) = batcher.push(lane.epoch, &row, caller) {
                 break (batcher, entry);
             }
             // The router was taken away since; where the agent stops, there is no other one.
@@ -136,9 +136,20 @@ impl Ticket {
         self.finish()
     }
 
-    /// Records the step and hands out its action.
-    fn finish(&mut self) -> Result<Arc<ActionResults>> {
-        let batch = self.batch.take().ok_or_else(|| Error::State("the call has ended; make another one".into()))?;
+    /// The pass that the call shares with others.
+    pub fn pass(&self) -> Option<Pass> {
+        let batch = self.batch.clone()?;
+        batch.join();
+        Some(Pass { batcher: self.batcher.clone(), batch: Some(batch) })
+    }
+
+    /// Records the step and hands out its action, once the answer is there.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`].
+    pub fn finish(&mut self) -> Result<Arc<ActionResults>> {
+        let batch = self.batch.take_if(|batch| batch.latch.is_open());
+        let batch = batch.ok_or_else(|| Error::State("the call has ended, or has no answer yet".into()))?;
         let result = self.commit(&batch.rows());
         self.batcher.take_back(batch);
         let Err(Failure { error, of_policy }) = result else { return result.map_err(|failure| failure.error) };
@@ -202,6 +213,55 @@ impl Drop for Ticket {
         }
         self.batcher.take_back(batch);
         self.group.waiting.store(false, Ordering::Release);
+    }
+}
+
+/// The forward pass that some calls share, for an event loop that waits for all of them at once.
+#[derive(Debug)]
+pub struct Pass {
+    batcher: Arc<Batcher>,
+    /// Always there; taken out only at the end.
+    batch: Option<Arc<Batch>>,
+}
+
+impl Pass {
+    /// The same pass once more.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        if let Some(batch) = &self.batch {
+            batch.join();
+        }
+        Self { batcher: self.batcher.clone(), batch: self.batch.clone() }
+    }
+
+    /// Whether `ticket` is one of those calls.
+    pub fn serves(&self, ticket: &Ticket) -> bool {
+        matches!((&self.batch, &ticket.batch), (Some(left), Some(right)) if Arc::ptr_eq(left, right))
+    }
+
+    /// Whether the answers are there; if not, `waker` is woken then.
+    pub fn poll_ready(&self, waker: &Waker) -> bool {
+        self.batch.as_ref().is_none_or(|batch| batch.latch.poll(waker))
+    }
+
+    /// Whether the answers are there.
+    pub fn is_ready(&self) -> bool {
+        self.batch.as_ref().is_none_or(|batch| batch.latch.is_open())
+    }
+
+    /// Lets it wait for no other calls. A short one runs here and now, a longer one on the router's thread.
+    pub fn hurry(&self) {
+        if let Some(batch) = &self.batch {
+            self.batcher.hurry(batch);
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.batcher.take_back(batch);
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
 use relevo_core::{
     Error, Result,
     policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicySlot, Session},
-    runtime::{Agent, AgentConfig, Batching, OnError, Request},
+    runtime::{Agent, AgentConfig, Batching, OnError},
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
     trajectory::MemoryLimit,
@@ -143,31 +143,5 @@ pub fn act(
     mask: Option<&[u8]>,
     options: &relevo_core::runtime::ActOptions<'_>,
 ) -> Result<Arc<relevo_core::runtime::ActionResults>> {
-    let mut call = loop {
-        match group.try_begin()? {
-            Some(call) => break call,
-            None => group.wait(),
-        }
-    };
-    if let Some(mask) = mask {
-        call.check_mask(mask.len() / group.actors.len(), mask)?;
-    }
-    if call.needs_preparation(mask.is_some()) {
-        call.prepare(mask.is_some())?;
-    }
-    let bytes = bytemuck::cast_slice(observations);
-    if group.actors.len() == 1 {
-        let request = Request {
-            observations: &[bytes],
-            mask,
-            deterministic: options.deterministic,
-            record: options.record.keeps(0),
-        };
-        return call.submit(&request, true)?.wait();
-    }
-    call.write_observations(0, bytes)?;
-    if let Some(mask) = mask {
-        call.write_mask(mask)?;
-    }
-    call.run(options)
+    group.act(&[bytemuck::cast_slice(observations)], mask, options)
 }
