@@ -234,14 +234,21 @@ impl Agent {
         mask: Option<&Bound<'_, PyAny>>,
         reward: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ActionBatch> {
-        let rows = ids.len();
-        let group = detach(py, || self.runtime.group(&ids))?;
-        let obs = broadcast(obs, rows)?;
-        let mask = mask.map(|mask| broadcast(mask, rows)).transpose()?;
-        if let Some(reward) = reward {
-            self.tell(py, &ids, reward, None, None, None)?;
-        }
-        Actors::new(group).act(py, &obs, mask.as_ref(), None, None)
+        let (actors, obs, mask) = self.requested(py, &ids, obs, mask, reward)?;
+        actors.act(py, &obs, mask.as_ref(), None, None)
+    }
+
+    #[pyo3(signature = (ids, obs, mask=None, reward=None))]
+    fn request_action_async<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<Uuid>,
+        obs: &Bound<'py, PyAny>,
+        mask: Option<&Bound<'py, PyAny>>,
+        reward: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (actors, obs, mask) = self.requested(py, &ids, obs, mask, reward)?;
+        Actors::act_async(&Bound::new(py, actors)?, &obs, mask.as_ref(), None, None)
     }
 
     #[pyo3(signature = (ids, reward=None, truncated=false, final_obs=None))]
@@ -261,6 +268,19 @@ impl Agent {
 
     fn scale_throughput(&self, py: Python<'_>, change: i64) -> PyResult<usize> {
         detach(py, || self.runtime.scale_routers(change))
+    }
+
+    fn pause_recording(&self) -> PyResult<()> {
+        self.runtime.set_recording(false).map_err(|error| to_python(&error))
+    }
+
+    fn resume_recording(&self) -> PyResult<()> {
+        self.runtime.set_recording(true).map_err(|error| to_python(&error))
+    }
+
+    #[getter]
+    fn recording(&self) -> bool {
+        self.runtime.is_recording()
     }
 
     fn trajectories(&self, py: Python<'_>) -> PyResult<Vec<Episode>> {
@@ -327,6 +347,24 @@ impl Agent {
         }
         let device = device.unwrap_or(&self.device).to_owned();
         ModelModule::load_from_path(py, model.extract()?, self.threads, device, None)
+    }
+
+    /// Makes `act`'s arguments of RelayRL's, and tells the rewards of the actions before.
+    fn requested<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &[Uuid],
+        obs: &Bound<'py, PyAny>,
+        mask: Option<&Bound<'py, PyAny>>,
+        reward: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Actors, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
+        let group = detach(py, || self.runtime.group(ids))?;
+        let obs = broadcast(obs, ids.len())?;
+        let mask = mask.map(|mask| broadcast(mask, ids.len())).transpose()?;
+        if let Some(reward) = reward {
+            self.tell(py, ids, reward, None, None, None)?;
+        }
+        Ok((Actors::new(group), obs, mask))
     }
 
     /// Tells some actors what their last actions earned; those without an open step are passed over.

@@ -132,11 +132,11 @@ impl EventLoop {
         while let Some((call, outcome)) = calls.next() {
             // One that was cancelled has no ticket.
             let Some(outcome) = outcome else { continue };
-            let Err(error) = call.bind(py).get().complete(call.bind(py), Outcome::from(outcome)) else { continue };
+            let Err(error) = call.bind(py).get().complete(call.bind(py), Outcome::new(py, outcome)) else { continue };
             // It ends the loop. The others are completed before, but their tasks go on only if the loop does.
             for (call, outcome) in calls {
                 if let Some(outcome) = outcome {
-                    call.get().schedule(call.bind(py), Outcome::from(outcome))?;
+                    call.get().schedule(call.bind(py), Outcome::new(py, outcome))?;
                 }
             }
             return Err(error);

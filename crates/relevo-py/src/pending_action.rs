@@ -50,17 +50,15 @@ struct Callback {
 
 /// How a call ended.
 pub(crate) enum Outcome {
-    Action(Arc<ActionResults>),
+    Action(Py<ActionBatch>),
     Failed(PyErr),
     Cancelled(Option<Py<PyAny>>),
 }
 
-impl From<Result<Arc<ActionResults>>> for Outcome {
-    fn from(result: Result<Arc<ActionResults>>) -> Self {
-        match result {
-            Ok(results) => Self::Action(results),
-            Err(error) => Self::Failed(to_python(&error)),
-        }
+impl Outcome {
+    pub(crate) fn new(py: Python<'_>, result: Result<Arc<ActionResults>>) -> Self {
+        let action = result.map_err(|error| to_python(&error));
+        action.and_then(|results| Py::new(py, ActionBatch::new(results))).map_or_else(Self::Failed, Self::Action)
     }
 }
 
@@ -108,12 +106,11 @@ impl PendingAction {
 
     /// The action, or the error; `None` while there is neither.
     fn outcome(&self, py: Python<'_>) -> Option<PyResult<Py<ActionBatch>>> {
-        let action = match self.state.lock().outcome.as_ref()? {
-            Outcome::Action(results) => Ok(results.clone()),
+        Some(match self.state.lock().outcome.as_ref()? {
+            Outcome::Action(action) => Ok(action.clone_ref(py)),
             Outcome::Failed(error) => Err(error.clone_ref(py)),
             Outcome::Cancelled(message) => Err(cancelled_error(py, message.as_ref())),
-        };
-        Some(action.and_then(|results| Py::new(py, ActionBatch::new(results))))
+        })
     }
 }
 

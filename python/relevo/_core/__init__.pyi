@@ -6,6 +6,7 @@ from relevo._core.agent import Agent
 from relevo._core.contract import Contract, TensorContract
 from relevo._core.episode import Episode
 from relevo._core.model import ModelModule
+from relevo._core.pending_action import PendingAction
 from relevo._core.run import Episodes, Run
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Episode",
     "Episodes",
     "ModelModule",
+    "PendingAction",
     "Run",
     "TensorContract",
     "__version__",

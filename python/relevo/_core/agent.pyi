@@ -1,5 +1,5 @@
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 from uuid import UUID
@@ -139,6 +139,15 @@ class Agent:
         without an open step.
         """
 
+    def request_action_async(
+        self,
+        ids: Sequence[UUID],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        mask: npt.ArrayLike | None = None,
+        reward: npt.ArrayLike | None = None,
+    ) -> Awaitable[ActionBatch]:
+        """The awaitable twin of `request_action`; see `Actors.act_async`."""
+
     def flag_last_action(
         self,
         ids: Sequence[UUID],
@@ -159,6 +168,24 @@ class Agent:
         Raises:
             ConfigError: none would be left.
         """
+
+    def pause_recording(self) -> None:
+        """Records no more, from the next action of each actor on. Open episodes end as incomplete ones.
+
+        Raises:
+            ConfigError: the agent was built without a folder, and with `keep_in_memory(0)`.
+        """
+
+    def resume_recording(self) -> None:
+        """Records again.
+
+        An actor that acted meanwhile is recorded from its next episode on, so that no episode lacks its beginning;
+        the others are recorded from their next action on.
+        """
+
+    @property
+    def recording(self) -> bool:
+        """Whether actions are recorded now."""
 
     def trajectories(self) -> list[Episode]:
         """The last finished trajectories, oldest first, as many as the builder keeps in memory."""

@@ -290,7 +290,7 @@ impl ActCall<'_> {
             let keep = self.agent.keep_outputs && work.policies.len() == 1;
             raw = work.run_segment(segment, row, masked, self.agent.seed, options.deterministic, keep)?;
         }
-        work.commit(row, options.record);
+        work.commit(row, options.record, self.agent.records());
         Ok(work.hand_out(row, raw))
     }
 }
@@ -326,7 +326,7 @@ impl Work {
     }
 
     /// Takes the answer to a single call over into the next row, whose block has room, and commits it.
-    pub(super) fn take_answer(&mut self, rows: &Rows, from: usize, record: Recording<'_>) -> Arc<ActionResults> {
+    pub(super) fn take_answer(&mut self, rows: &Rows, from: usize, record: Recording<'_>, recording: bool) -> Arc<ActionResults> {
         let row = self.next_row();
         for (index, bytes) in rows.observations.iter().enumerate() {
             let target = self.block.observation_row_mut(index, row);
@@ -346,7 +346,7 @@ impl Work {
             self.block.values[row] = *value;
         }
         self.block.versions[row] = rows.version;
-        self.commit(row, record);
+        self.commit(row, record, recording);
         self.hand_out(row, rows.outputs(from))
     }
 
@@ -422,8 +422,8 @@ impl Work {
         }))
     }
 
-    /// Makes the row count.
-    fn commit(&mut self, row: usize, record: Recording<'_>) {
+    /// Makes the row count. `recording` says whether the agent records at all now.
+    fn commit(&mut self, row: usize, record: Recording<'_>, recording: bool) {
         let cells = self.block.cells(row);
         let recorded = Flags::ACTED | Flags::OPEN | Flags::RECORDED;
         let unrecorded = Flags::ACTED | Flags::OPEN;
@@ -442,6 +442,9 @@ impl Work {
                     }
                 }
             },
+        }
+        if !recording || self.has_muted() {
+            self.mute(self.block.cells(row), recording);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         self.block.timestamps[row] = now as i64;

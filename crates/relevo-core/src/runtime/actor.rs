@@ -31,6 +31,8 @@ pub struct Actor {
 pub(super) struct Home {
     /// Actions drawn so far; while the actor is in a group, the group counts.
     pub(super) draws: u64,
+    /// Whether the actor is in an episode that is not recorded, because recording was off when it acted.
+    pub(super) muted: bool,
     /// The group whose block holds the actor's newest steps, and the column there.
     pub(super) group: Option<(Arc<ActorGroup>, usize)>,
 }

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -54,6 +54,7 @@ impl Agent {
                 recorder: OnceLock::new(),
                 routers: Routers::new(config.routers, config.batching, config.seed),
                 on_error: config.on_error,
+                recording: AtomicBool::new(true),
                 dropped: AtomicU64::new(0),
                 table: RwLock::new(table),
                 groups: Mutex::default(),
@@ -263,6 +264,28 @@ impl Agent {
     pub fn observed(&self, id: Uuid) -> Result<(Arc<StepSchema>, Vec<String>)> {
         let actor = self.shared.one(id)?;
         Ok((actor.observed(), actor.policy().current().observation_names()))
+    }
+
+    /// Whether actions are recorded: from the next action of each actor on. What is off ends open episodes as interrupted ones
+    /// once their next step is observed. What is on again begins with the next episode of each actor that acted meanwhile,
+    /// never within one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where the agent was made without a recorder.
+    pub fn set_recording(&self, on: bool) -> Result<()> {
+        self.shared.check_here()?;
+        if self.config.record.is_none() && self.config.memory.trajectories == 0 {
+            return Err(Error::Config(
+                "this agent has nothing to record into; give the builder a folder by record(path), or keep_in_memory(n)".into(),
+            ));
+        }
+        self.shared.recording.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether actions are recorded now.
+    pub fn is_recording(&self) -> bool {
+        self.shared.records() && (self.config.record.is_some() || self.config.memory.trajectories > 0)
     }
 
     /// How many routers there are for each device.

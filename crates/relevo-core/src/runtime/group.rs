@@ -60,6 +60,8 @@ pub(super) struct Work {
     /// Whether an episode ended since the block was last sent.
     pub(super) ended: bool,
     pub(super) results: ResultsRing,
+    /// Columns whose episode is not recorded, because recording was off when they acted; empty where there are none.
+    muted: Vec<bool>,
 }
 
 impl ActorGroup {
@@ -97,6 +99,7 @@ impl ActorGroup {
                 let mut home = actor.home.lock();
                 if matches!(&home.group, Some((group, _)) if Arc::ptr_eq(group, self)) {
                     home.draws = stream.draw;
+                    home.muted = work.is_muted(column);
                 }
             }
         }
@@ -135,6 +138,7 @@ impl ActorGroup {
         work.send(agent, |other| other != column);
         let mut home = actor.home.lock();
         home.draws = work.streams[column].draw;
+        home.muted = work.is_muted(column);
         home.group = None;
         true
     }
@@ -202,11 +206,16 @@ impl Work {
             mask,
             recorded,
         });
+        let mut muted: Vec<_> = columns().map(|actor| actor.home.lock().muted).collect();
+        if !muted.contains(&true) {
+            muted.clear();
+        }
         Ok(Self {
             policies,
             streams: columns().map(|actor| Stream { actor: actor.ordinal, draw: actor.home.lock().draws }).collect(),
             block: Block::new(layout.clone(), layout.capacity_after(0)),
             spares: Arc::new(ArrayQueue::new(SPARES)),
+            muted,
             open_row: None,
             ended: false,
             results: ResultsRing::new(
@@ -218,6 +227,36 @@ impl Work {
             order: (!order.iter().enumerate().all(|(column, row)| column == *row as usize)).then_some(order),
             layout,
         })
+    }
+
+    /// Whether any column's episode is not recorded.
+    pub(super) fn has_muted(&self) -> bool {
+        !self.muted.is_empty()
+    }
+
+    fn is_muted(&self, column: usize) -> bool {
+        self.muted.get(column).is_some_and(|muted| *muted)
+    }
+
+    /// Says which of the steps in `flags` are not recorded, because recording is off, or was off in the same episode.
+    pub(super) fn mute(&mut self, cells: std::ops::Range<usize>, recording: bool) {
+        if !recording {
+            self.muted.clear();
+            self.muted.resize(self.layout.columns(), true);
+        }
+        for (flags, _) in self.block.flags[cells].iter_mut().zip(&self.muted).filter(|(_, muted)| **muted) {
+            *flags &= !Flags::RECORDED;
+        }
+    }
+
+    /// The next step of `column` begins an episode.
+    pub(super) fn unmute(&mut self, column: usize) {
+        if let Some(muted) = self.muted.get_mut(column) {
+            *muted = false;
+            if !self.muted.contains(&true) {
+                self.muted.clear();
+            }
+        }
     }
 
     /// The caller's row of `column`.

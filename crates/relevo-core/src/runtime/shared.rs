@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -31,6 +31,8 @@ pub(super) struct AgentShared {
     pub(super) recorder: OnceLock<Arc<Recorder>>,
     pub(super) routers: Routers,
     pub(super) on_error: OnError,
+    /// Whether actions are recorded now.
+    pub(super) recording: AtomicBool,
     /// Actors that were removed because their policy failed for them.
     pub(super) dropped: AtomicU64,
     pub(super) table: RwLock<Table>,
@@ -123,6 +125,11 @@ impl AgentShared {
             ));
         }
         Ok(())
+    }
+
+    /// Whether actions are recorded now.
+    pub(super) fn records(&self) -> bool {
+        self.recording.load(Ordering::Relaxed)
     }
 
     pub(super) fn recorder(&self) -> Option<&Arc<Recorder>> {

@@ -186,7 +186,8 @@ impl Ticket {
         if work.block.rows == work.block.capacity {
             work.send(&self.agent, |_| true);
         }
-        Ok(work.take_answer(rows, self.row, if self.record { Recording::All } else { Recording::Nothing }))
+        let record = if self.record { Recording::All } else { Recording::Nothing };
+        Ok(work.take_answer(rows, self.row, record, self.agent.records()))
     }
 }
 
