@@ -14,7 +14,7 @@ from relevo.builder import AgentBuilder, Head
 from relevo.cli.progress_bar import ProgressBar
 from relevo.cli.terminal import INTERRUPTED, ROLE_HELP, facts, messages, output, parse_roles, print_json
 from relevo.collection import collect
-from relevo.environments import fit_actions, make_vector
+from relevo.envs.vector import fit_actions, make_vector
 from relevo.errors import RelevoError
 
 if TYPE_CHECKING:
@@ -64,6 +64,15 @@ def run(
     actors: Annotated[
         int, typer.Option(metavar="N", min=1, max=MOST_ACTORS, help="Environments, each with an actor.")
     ] = 64,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Processes that step the environments; without it, they are stepped in this one.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help=f"Environment steps, over all actors; {DEFAULT_STEPS:,} if not given."),
@@ -120,7 +129,7 @@ def run(
     # One seed for everything, small enough for every reader of JSON.
     seed = secrets.randbits(32) if seed is None else seed
     # The environment first: where it is not known, no run folder is made.
-    envs = make_vector(env, actors)
+    envs = make_vector(env, actors, workers)
     builder = AgentBuilder().default_model(policy, head, parse_roles(role or [])).actor_count(actors)
     builder.default_device(device).threads(threads).seed(seed).keep_in_memory(0)
     if out is not None:
