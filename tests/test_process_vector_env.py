@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 import relevo
 from relevo.envs import ProcessVectorEnv, make_vector
-from relevo.envs.shared_arrays import SharedArrays, copy_into, copy_of, row_of, row_writer
+from relevo.envs.shared_arrays import Layout, SharedArrays, allocate, copy_into, copy_of, row_of, row_writer
 from relevo.envs.worker_process import CONTEXT
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ WORKERS = 2
 """Workers 0 and 1 have 2 and 3 of 5 environments."""
 CALM = np.zeros(ENVS, np.int64)
 TESTS = Path(__file__).parent
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 : looked into, never written to
 
 
 def action(row: int, fault: str) -> np.ndarray[Any, Any]:
@@ -136,7 +137,8 @@ SPACES = st.recursive(
 def test_elements_of_any_space_come_out_of_shared_memory_as_they_went_in(
     observation_space: spaces.Space[Any], action_space: spaces.Space[Any], rows: int, finals: bool, seed: int
 ) -> None:
-    arrays = SharedArrays(observation_space, action_space, rows, finals=finals, context=CONTEXT)
+    layout = Layout(observation_space, action_space, rows, finals)
+    arrays = SharedArrays(layout, allocate(layout, CONTEXT))
     observation_space.seed(seed)
     observations = [observation_space.sample() for _ in range(rows)]
     actions = batch_space(action_space, rows)
@@ -214,7 +216,7 @@ def test_step_in_two_parts() -> None:
         for forbidden in (lambda: envs.step_async(CALM), lambda: envs.get_attr("mark")):
             with pytest.raises(gym.error.AlreadyPendingCallError):
                 forbidden()
-        obs, rewards, *_ = envs.step_wait()
+        obs, *_ = envs.step_wait()
         assert (obs[:, 1] == 1).all()
         with pytest.raises(gym.error.NoAsyncCallError):
             envs.step_wait()
@@ -296,12 +298,12 @@ def test_next_step_resets_after_a_cut_and_does_not_cut_a_reset(faulty: Callable[
         obs, _, terminated, _, _ = envs.step(CALM)
     assert terminated.tolist() == [False, False, True, True, True]
     # The step that was to reset them has done so: there was no episode to cut.
-    obs, rewards, terminated, truncated, infos = envs.step(action(0, "SIGKILL") | action(4, "none"))
+    *_, truncated, _ = envs.step(action(0, "SIGKILL"))
     assert truncated.tolist() == [True, True, False, False, False]
     for _ in range(5):
         obs, _, terminated, _, _ = envs.step(CALM)
     assert terminated.tolist() == [False, False, True, True, True]
-    obs, rewards, terminated, truncated, infos = envs.step(action(4, "none"))
+    obs, *_ = envs.step(CALM)
     assert obs[2:, 1].tolist() == [0, 0, 0]
     assert envs.episodes_cut == 4
 
@@ -317,7 +319,7 @@ def test_next_step_a_worker_killed_while_its_environments_wait_for_their_reset(
     os.kill(envs._workers[1]._process.pid or 0, signal.SIGKILL)
     obs, rewards, terminated, truncated, infos = envs.step(CALM)
     assert (obs[:, 1] == 0).all()
-    assert not (rewards.any() or terminated.any() or truncated.any())
+    assert [rewards.any(), terminated.any(), truncated.any()] == [False] * 3
     assert infos["worker_restarted"].tolist() == [False, False, True, True, True]
     assert (envs.restarts, envs.episodes_cut) == (1, 0)
     obs, rewards, *_ = envs.step(CALM)
@@ -328,28 +330,32 @@ def test_next_step_a_worker_killed_while_its_environments_wait_for_their_reset(
 def test_disabled_needs_a_reset_after_a_cut(faulty: Callable[..., ProcessVectorEnv]) -> None:
     envs = faulty(autoreset_mode=DISABLED)
     envs.reset(seed=0)
-    _, _, terminated, truncated, infos = envs.step(action(2, "SIGKILL"))
+    _, _, _, truncated, infos = envs.step(action(2, "SIGKILL"))
     assert truncated.tolist() == infos["worker_restarted"].tolist() == [False, False, True, True, True]
     with pytest.raises(gym.error.ResetNeeded, match=r"\[2, 3, 4\]"):
         envs.step(CALM)
-    # One that dies in the reset of some environments has cut those of the others; the next step says so.
+    envs.reset(options={"reset_mask": truncated})
+    # Dead before the reset of one of its environments: the episodes of the others are cut, and the next step says so.
+    os.kill(envs._workers[1]._process.pid or 0, signal.SIGKILL)
     only_one = np.array([False, False, True, False, False])
-    envs.reset(options={"reset_mask": ~only_one & truncated})
-    obs, infos = envs.reset(options={"reset_mask": only_one, "fault": "none"})
-    assert infos == {}
-    envs.step(CALM)
-    with pytest.raises(relevo.EnvironmentWorkerError, match="SIGKILL"):
+    obs, infos = envs.reset(options={"reset_mask": only_one})
+    assert obs[:, 1].tolist() == [1, 1, 0, 0, 0]
+    assert infos["worker_restarted"].tolist() == [False, False, True, True, True]
+    _, rewards, _, truncated, infos = envs.step(CALM)
+    assert truncated.tolist() == infos["worker_restarted"].tolist() == [False, False, True, True, True]
+    assert rewards.tolist() == [1, 1, 0, 0, 0]
+    envs.reset(options={"reset_mask": truncated})
+    # The same where both die of a call.
+    with pytest.raises(relevo.EnvironmentWorkerError, match=r"SIGKILL.*`be`"):
         envs.call("be", "SIGKILL")
     _, rewards, _, truncated, infos = envs.step(CALM)
     assert truncated.all()
-    assert not rewards.any()
     assert infos["worker_restarted"].all()
-    assert (envs.restarts, envs.episodes_cut) == (3, 3 + ENVS)
+    assert not rewards.any()
+    assert (envs.restarts, envs.episodes_cut) == (4, 3 + 3 + ENVS)
 
 
-def test_a_worker_that_fails_in_a_reset(
-    faulty: Callable[..., ProcessVectorEnv], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_that_fails_in_a_reset(faulty: Callable[..., ProcessVectorEnv]) -> None:
     envs = faulty(max_restarts=4)
     # Each reset raises: the options are given again.
     with pytest.raises(
@@ -381,7 +387,7 @@ def test_the_budget_of_restarts(fault: str, faulty: Callable[..., ProcessVectorE
 
 def test_a_worker_killed_between_steps_and_a_call_that_kills(faulty: Callable[..., ProcessVectorEnv]) -> None:
     envs = faulty()
-    with pytest.raises(relevo.EnvironmentWorkerError, match="exit code 3.*`be`"):
+    with pytest.raises(relevo.EnvironmentWorkerError, match=r"exit code 3.*`be`"):
         envs.call("be", "exit")
     # Nothing had begun that could be cut.
     envs.reset(seed=0)
@@ -511,11 +517,16 @@ if __name__ == "__main__":
 """
 
 
+def environment() -> dict[str, str]:
+    """The variables of a program that imports `worlds`."""
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 def run_script(folder: Path, then: str) -> tuple[subprocess.Popen[str], list[int]]:
     """Starts a program with environments, and gives their workers' process ids."""
     script = folder / "script.py"
     script.write_text(SCRIPT.format(then=then))
-    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     program = subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
@@ -523,7 +534,7 @@ def run_script(folder: Path, then: str) -> tuple[subprocess.Popen[str], list[int
         text=True,
         # As a terminal starts it; a signal to the group must not reach these tests.
         process_group=0,
-        env={**os.environ, "PYTHONPATH": path},
+        env=environment(),
     )
     assert program.stdout is not None
     return program, [int(word) for word in program.stdout.readline().split()]
@@ -540,7 +551,7 @@ def is_running(pid: int) -> bool:
 
 def shared_memory() -> set[str]:
     """Names of the kinds that Python gives to shared memory and semaphores."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("psm_", "pym-", "sem.mp", "sem.loky"))}
+    return {file.name for file in SHARED_MEMORY.iterdir() if file.name.startswith(("psm_", "pym-", "sem.mp"))}
 
 
 def await_gone(pids: list[int], before: set[str]) -> None:
@@ -601,14 +612,9 @@ def test_nothing_is_left_of_a_program(then: str, code: int, tmp_path: Path) -> N
 @linux_only
 def test_a_hanging_worker_ends_with_its_parent_even_if_a_fork_holds_the_pipe(tmp_path: Path) -> None:
     before = shared_memory()
-    then = "; ".join(
-        [
-            "envs.step_async(np.full(4, worlds.FAULTS.index('hang')))",
-            "forked = os.fork()",
-            "forked or (time.sleep(60), os._exit(0))",
-            "print(forked, flush=True)",
-            "os.kill(os.getpid(), signal.SIGKILL)",
-        ]
+    then = (
+        "envs.step_async(np.full(4, worlds.FAULTS.index('hang'))); forked = os.fork(); forked or time.sleep(60); "
+        "print(forked, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     program, pids = run_script(tmp_path, then)
     assert program.stdout is not None
@@ -691,12 +697,24 @@ def test_what_cannot_be_made_in_a_worker(what: str, error: type[Exception], word
     assert multiprocessing.active_children() == []
 
 
-def test_a_program_that_does_not_guard_its_main_part(tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", [4, 400], ids=["small spaces", "spaces larger than a pipe"])
+def test_a_program_that_does_not_guard_its_main_part(side: int, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from relevo.envs import ProcessVectorEnv\nProcessVectorEnv('CartPole-v1', 2, 1)\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    script.write_text(f"""
+import numpy as np, worlds
+from gymnasium import spaces
+from relevo.envs import ProcessVectorEnv
+
+class Large(worlds.Image):
+    observation_space = spaces.Box(np.zeros(({side}, {side})), np.ones(({side}, {side})))
+
+ProcessVectorEnv(Large, 2, 1)
+""")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False, env=environment()
+    )
     assert done.returncode == 1
-    assert "EnvironmentWorkerError: worker 0 (environments 0 to 1) ended with exit code 1" in done.stderr
+    assert "EnvironmentWorkerError: worker 0" in done.stderr
     assert 'if __name__ == "__main__":' in done.stderr.splitlines()[-1]
 
 

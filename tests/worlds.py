@@ -76,7 +76,7 @@ class Image(gym.Env[Any, Any]):
         return self.brightness > other
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
+        super().reset(seed=seed, options=options)
         return self.np_random.integers(0, 256, (16, 16, 3), np.uint8), {}
 
     def step(self, action: np.ndarray[Any, Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import logging
 import os
 import pickle
@@ -18,12 +19,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
 from relevo.envs import worker
-from relevo.envs.shared_arrays import SharedArrays, copy_into, copy_of, row_of, rows_of
+from relevo.envs.shared_arrays import Layout, SharedArrays, allocate, copy_into, copy_of, row_of, rows_of
 from relevo.envs.vector import autoreset_name, unmade
 from relevo.envs.worker_process import (
     CLOSE_SECONDS,
     CONTEXT,
-    START_SECONDS,
     WorkerFailureError,
     WorkerProcess,
     deadline_in,
@@ -122,9 +122,9 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._episodes_cut = 0
         self._owner = os.getpid()
         self._learn_from(made_by[0], make_env)
-        self._arrays = SharedArrays(
-            self.single_observation_space, self.single_action_space, num_envs, finals=self._same_step, context=CONTEXT
-        )
+        layout = Layout(self.single_observation_space, self.single_action_space, num_envs, self._same_step)
+        memory = allocate(layout, CONTEXT)
+        self._arrays = SharedArrays(layout, memory)
 
         self._state = _State.RESET_NEEDED
         # Whether the environments were reset once.
@@ -139,14 +139,16 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         workers = min(workers, num_envs)
         self._workers: list[WorkerProcess] = []
         self._end = weakref.finalize(self, _end_workers, self._workers, self._owner)
+        bounds = [num_envs * index // workers for index in range(workers + 1)]
         try:
-            bounds = [num_envs * index // workers for index in range(workers + 1)]
-            for index in range(workers):
-                rows = range(bounds[index], bounds[index + 1])
-                functions = made_by[rows.start : rows.stop]
-                self._workers.append(WorkerProcess(worker.Assignment(index, rows, functions, self._arrays, mode)))
+            for index, (first, end) in enumerate(itertools.pairwise(bounds)):
+                assignment = worker.Assignment(index, range(first, end), made_by[first:end], layout, mode)
+                self._workers.append(WorkerProcess(assignment, memory))
+            # All at the same time.
             for each in self._workers:
-                self._await_start(each)
+                _or_not_started(each, each.assign)
+            for each in self._workers:
+                _or_not_started(each, each.await_start)
         except BaseException:
             self._end()
             raise
@@ -164,17 +166,6 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.metadata = {**env.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = env.render_mode
         env.close()
-
-    def _await_start(self, each: WorkerProcess) -> None:
-        try:
-            each.understand(each.receive(START_SECONDS, deadline_in(START_SECONDS)))
-        except WorkerFailureError as failure:
-            if failure.traceback is not None:
-                raise UnsuitableEnvironmentError(f"{each.name} {failure}:\n{failure.traceback}") from None
-            raise EnvironmentWorkerError(
-                f"{each.name} {failure} before its environments were made; see what it has printed. A program must "
-                'make its ProcessVectorEnv below `if __name__ == "__main__":`, as each worker imports the program'
-            ) from None
 
     # --- what Gymnasium asks for ---
 
@@ -419,15 +410,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             except WorkerFailureError as failure:
                 self._restart(each, failure)
                 self._untold.add(each)
-                error = error or EnvironmentWorkerError(
+                came: Exception | None = EnvironmentWorkerError(
                     f"{each.name} {failure}, when `{name}` was asked for; it has been started again, and the next step "
-                    f"tells that its episodes were cut{_indented(failure.traceback)}"
+                    f"tells that its episodes were cut{_appended(failure.traceback)}"
                 )
             else:
-                if kind == worker.RAISED:
-                    error = error or content
-                else:
+                came = content if kind == worker.RAISED else None
+                if came is None:
                     values += content
+            error = came if error is None else error
         self._state = state
         if error is not None:
             raise error
@@ -451,16 +442,17 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 self.close()
                 raise EnvironmentWorkerError(
                     f"{each.name} {failure}, and the budget of max_restarts={self._max_restarts} is used up; mend the "
-                    f"environment, or give a larger budget{_indented(self._last_traceback)}"
+                    f"environment, or give a larger budget{_appended(self._last_traceback)}"
                 )
             self._restarts += 1
             logger.warning(
                 "%s %s; it is started again, restart %d of %d%s",
-                each.name, failure, self._restarts, self._max_restarts, _indented(failure.traceback),
+                each.name, failure, self._restarts, self._max_restarts, _appended(failure.traceback),
             )  # fmt: skip
-            each.start()
             try:
-                each.understand(each.receive(START_SECONDS, deadline_in(START_SECONDS)))
+                each.start()
+                each.assign()
+                each.await_start()
                 if not self._begun:
                     return []
                 # The same seeds would lead to where it failed.
@@ -522,11 +514,24 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return infos
 
 
+def _or_not_started(each: WorkerProcess, do: Callable[[], None]) -> None:
+    """Does a part of a worker's first start, in which a failure is an error at once."""
+    try:
+        do()
+    except WorkerFailureError as failure:
+        if failure.traceback is not None:
+            raise UnsuitableEnvironmentError(f"{each.name} {failure}{_appended(failure.traceback)}") from None
+        raise EnvironmentWorkerError(
+            f"{each.name} {failure} before its environments were made; see what it has printed. A program makes its "
+            'ProcessVectorEnv below `if __name__ == "__main__":`, as each worker imports the program'
+        ) from None
+
+
 def _rows(each: WorkerProcess) -> slice:
     return slice(each.assignment.rows.start, each.assignment.rows.stop)
 
 
-def _indented(traceback: str | None) -> str:
+def _appended(traceback: str | None) -> str:
     return "" if traceback is None else f":\n{traceback.rstrip()}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -20,17 +21,28 @@ ArrayTree: TypeAlias = "npt.NDArray[Any] | dict[str, ArrayTree] | tuple[ArrayTre
 
 Space: TypeAlias = "spaces.Space[Any]"
 
+Memory: TypeAlias = "ctypes.Array[ctypes.c_byte]"
+
 ALIGNMENT = 64
-"""Each array begins on a cache line of its own."""
+"""Bytes, of which each array's place in the memory is a multiple: a cache line, and enough for every type."""
 
 LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 
 
-class SharedArrays:
-    """Views on one block of memory that has no name: it is gone with the last process that holds it, however that ends.
+@dataclass(frozen=True)
+class Layout:
+    """What lies in the memory, and in which order."""
 
-    It is handed to a process when that is started, and at no other time.
-    """
+    observation_space: Space
+    """Of one environment."""
+    action_space: Space
+    num_envs: int
+    finals: bool
+    """Whether final observations lie there as well."""
+
+
+class SharedArrays:
+    """Views on a block of memory without a name: it is gone with the last process that holds it, however that ends."""
 
     observations: ArrayTree
     actions: ArrayTree
@@ -40,45 +52,36 @@ class SharedArrays:
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
 
-    def __init__(
-        self, observation_space: Space, action_space: Space, num_envs: int, *, finals: bool, context: SpawnContext
-    ) -> None:
-        """Makes room for `num_envs` environments, whose single spaces are given; all of it is zero.
+    def __init__(self, layout: Layout, memory: Memory | None) -> None:
+        """Takes the views; `memory` comes from `allocate`, here or in another process.
 
         Raises:
             UnsuitableEnvironmentError: a space is of a kind that has no fixed size.
         """
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.num_envs = num_envs
-        self._finals = finals
-        # Laid out twice: to see how long it is, and to take the views.
-        self._memory: Any = context.RawArray(ctypes.c_byte, self._lay_out(None))
-        self._lay_out(self._memory)
-
-    def _lay_out(self, memory: Any) -> int:  # noqa: ANN401 : ctypes has no type for its arrays' buffers
-        layout = _Layout(memory, self.num_envs)
-        self.observations = layout.tree(self.observation_space)
-        self.final_observations = layout.tree(self.observation_space) if self._finals else None
-        self.actions = layout.tree(self.action_space)
-        self.rewards = layout.array((), np.dtype(np.float64))
-        self.terminated = layout.array((), np.dtype(np.bool_))
-        self.truncated = layout.array((), np.dtype(np.bool_))
-        return layout.size
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        # Views would travel as copies.
-        return self.observation_space, self.action_space, self.num_envs, self._finals, self._memory
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.observation_space, self.action_space, self.num_envs, self._finals, self._memory = state
-        self._lay_out(self._memory)
+        arrays = _Arrays(memory, layout.num_envs)
+        self.observations = arrays.tree(layout.observation_space)
+        self.final_observations = arrays.tree(layout.observation_space) if layout.finals else None
+        self.actions = arrays.tree(layout.action_space)
+        self.rewards = arrays.array((), np.dtype(np.float64))
+        self.terminated = arrays.array((), np.dtype(np.bool_))
+        self.truncated = arrays.array((), np.dtype(np.bool_))
+        self.size = arrays.size
+        """Bytes; all that there is to know without memory."""
 
 
-class _Layout:
+def allocate(layout: Layout, context: SpawnContext) -> Memory:
+    """Memory for that, all zero. It is handed to a process when that is started, and at no other time.
+
+    Raises:
+        UnsuitableEnvironmentError: a space is of a kind that has no fixed size.
+    """
+    return context.RawArray(ctypes.c_byte, SharedArrays(layout, None).size)
+
+
+class _Arrays:
     """Arrays one after the other; where there is no memory yet, only their size is worked out."""
 
-    def __init__(self, memory: Any, rows: int) -> None:  # noqa: ANN401 : as above
+    def __init__(self, memory: Memory | None, rows: int) -> None:
         self._memory = memory
         self._rows = rows
         self.size = 0
@@ -90,7 +93,7 @@ class _Layout:
         self.size += -(-max(1, int(np.prod(whole)) * dtype.itemsize) // ALIGNMENT) * ALIGNMENT
         if self._memory is None:
             return np.empty(0, dtype)
-        return np.ndarray(whole, dtype, self._memory, begin)
+        return np.ndarray(whole, dtype, memoryview(self._memory), begin)
 
     def tree(self, space: Space) -> ArrayTree:
         """The next arrays, for a row of `space` in each environment."""

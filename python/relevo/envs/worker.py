@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gymnasium.vector.utils import batch_space, iterate
 
-from relevo.envs.shared_arrays import SharedArrays, copy_of, row_writer, rows_of
+from relevo.envs.shared_arrays import Layout, SharedArrays, copy_of, row_writer, rows_of
 from relevo.errors import UnsuitableEnvironmentError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     import gymnasium
 
+    from relevo.envs.shared_arrays import Memory
     from relevo.envs.vector import Autoreset
 
 STEP = b"s"
@@ -56,26 +57,32 @@ Report: TypeAlias = "tuple[int, dict[str, Any] | None, dict[str, Any]]"
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is to do; it travels when the process is started."""
+    """What a worker is to do: the first message that it gets."""
 
     worker: int
     rows: range
     make_envs: list[Callable[[], gymnasium.Env[Any, Any]]]
     """A function for each row."""
-    arrays: SharedArrays
+    layout: Layout
     autoreset: Autoreset
 
 
-def main(assignment: Assignment, connection: Connection) -> None:
-    """The body of the process."""
+def main(connection: Connection, memory: Memory) -> None:
+    """The body of the process.
+
+    What may be large comes as a message. Where it came when the process is started, one that dies early would leave the
+    other side writing for ever into a pipe of multiprocessing's that holds no more.
+    """
     # Ctrl-C reaches every process of a terminal; the one that started this one decides what becomes of it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="parent watch").start()
-    worker = _Worker(assignment)
     # A pipe that breaks was closed by the other side, which has had enough.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionError):
+        connection.send_bytes(DONE)
+        message = connection.recv_bytes()
+        worker = _Worker(memory)
         try:
-            worker.make_envs()
+            worker.begin(message)
             connection.send_bytes(DONE)
             while True:
                 connection.send_bytes(worker.obey(connection.recv_bytes()))
@@ -113,25 +120,11 @@ def _end_with(parent: int) -> None:
 class _Worker:
     """Environments, and the rows of the shared memory that are theirs."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
-        arrays, rows = assignment.arrays, assignment.rows
-        self._rows = slice(rows.start, rows.stop)
-        self._first = rows.start
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
         self._envs: list[gymnasium.Env[Any, Any]] = []
-        self._action_space = batch_space(arrays.action_space, len(rows))
-        self._actions = rows_of(arrays.actions, self._rows)
-        self._rewards = arrays.rewards[self._rows]
-        self._terminated = arrays.terminated[self._rows]
-        self._truncated = arrays.truncated[self._rows]
-        self._write = row_writer(rows_of(arrays.observations, self._rows))
-        finals = arrays.final_observations
-        self._write_final = None if finals is None else row_writer(rows_of(finals, self._rows))
-        self._next_step = assignment.autoreset == "next_step"
-        # Those whose next step only resets them.
-        self._to_reset = [False] * len(rows)
-        self._verb = "starting"
-        self._row = 0
+        self._first = self._row = 0
+        self._verb = "making"
         self.idle = False
 
     @property
@@ -139,21 +132,35 @@ class _Worker:
         """What it does, or did when it failed."""
         return f"{self._verb} environment {self._first + self._row}"
 
-    def make_envs(self) -> None:
-        """Makes the environments.
+    def begin(self, message: bytes) -> None:
+        """Makes the environments of an assignment.
 
         Raises:
             UnsuitableEnvironmentError: one has other spaces than the first of all.
         """
-        self._verb = "making"
-        arrays = self._assignment.arrays
-        for row, make in enumerate(self._assignment.make_envs):
+        # As in `obey`.
+        assignment: Assignment = pickle.loads(message)  # noqa: S301
+        layout, mine = assignment.layout, slice(assignment.rows.start, assignment.rows.stop)
+        arrays = SharedArrays(layout, self._memory)
+        self._first = mine.start
+        self._action_space = batch_space(layout.action_space, len(assignment.rows))
+        self._actions = rows_of(arrays.actions, mine)
+        self._rewards = arrays.rewards[mine]
+        self._terminated = arrays.terminated[mine]
+        self._truncated = arrays.truncated[mine]
+        self._write = row_writer(rows_of(arrays.observations, mine))
+        finals = arrays.final_observations
+        self._write_final = None if finals is None else row_writer(rows_of(finals, mine))
+        self._next_step = assignment.autoreset == "next_step"
+        # Those whose next step only resets them.
+        self._to_reset = [False] * len(assignment.rows)
+        for row, make in enumerate(assignment.make_envs):
             self._row = row
             env = make()
             self._envs.append(env)
             for came, expected in (
-                (env.observation_space, arrays.observation_space),
-                (env.action_space, arrays.action_space),
+                (env.observation_space, layout.observation_space),
+                (env.action_space, layout.action_space),
             ):
                 if came != expected:
                     raise UnsuitableEnvironmentError(
@@ -189,9 +196,7 @@ class _Worker:
 
     def _step(self) -> list[Report]:
         reports: list[Report] = []
-        rewards: list[Any] = []
-        terminations: list[Any] = []
-        truncations: list[Any] = []
+        rewards, terminations, truncations = self._rewards, self._terminated, self._truncated
         to_reset, write, write_final, next_step = self._to_reset, self._write, self._write_final, self._next_step
         # A copy: environments keep actions, and the next step's would overwrite them.
         actions = iterate(self._action_space, copy_of(self._actions))
@@ -212,14 +217,11 @@ class _Worker:
                     else:
                         to_reset[row] = next_step
             write(row, obs)
-            rewards.append(reward)
-            terminations.append(terminated)
-            truncations.append(truncated)
+            rewards[row] = reward
+            terminations[row] = terminated
+            truncations[row] = truncated
             if info or final_info:
                 reports.append((self._first + row, final_info, info))
-        self._rewards[:] = rewards
-        self._terminated[:] = terminations
-        self._truncated[:] = truncations
         return reports
 
     def _reset(self, seeds: list[int | None], options: dict[str, Any] | None, mask: list[bool] | None) -> list[Report]:

@@ -17,6 +17,8 @@ from relevo.envs import worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relevo.envs.shared_arrays import Memory
+
 CONTEXT = multiprocessing.get_context("spawn")
 """Processes that begin empty: a fork copies locks in whatever state they are, and not the threads that hold them."""
 
@@ -48,17 +50,18 @@ class WorkerFailureError(Exception):
 class WorkerProcess:
     """One worker. What it is asked it answers once, and is asked nothing else before."""
 
-    def __init__(self, assignment: worker.Assignment) -> None:
-        """Starts the process; `receive` gives `DONE` when its environments are made."""
+    def __init__(self, assignment: worker.Assignment, memory: Memory) -> None:
+        """Starts the process; as `start`."""
         self.assignment = assignment
+        self._memory = memory
         self.start()
 
     def start(self) -> None:
-        """Starts it, anew if there was one."""
+        """Starts the process, anew if there was one; to be followed by `assign`."""
         ours, theirs = CONTEXT.Pipe()
         process = CONTEXT.Process(
             target=worker.main,
-            args=(self.assignment, theirs),
+            args=(theirs, self._memory),
             name=f"relevo environment worker {self.assignment.worker}",
             # An interpreter that ends without `close` ends its workers, rather than wait for them.
             daemon=True,
@@ -70,6 +73,23 @@ class WorkerProcess:
         self._wait = _waiter(ours, process.sentinel)
         self.asked = True
         """Whether an answer is due."""
+
+    def assign(self) -> None:
+        """Tells it what it is to do, once it is there; `await_start` is to follow.
+
+        Raises:
+            WorkerFailureError: it ended before.
+        """
+        self.receive(START_SECONDS, deadline_in(START_SECONDS))
+        self.send(pickle.dumps(self.assignment, pickle.HIGHEST_PROTOCOL))
+
+    def await_start(self) -> None:
+        """Returns when its environments are made.
+
+        Raises:
+            WorkerFailureError: they could not be made.
+        """
+        self.understand(self.receive(START_SECONDS, deadline_in(START_SECONDS)))
 
     @property
     def name(self) -> str:
