@@ -110,6 +110,28 @@ def test_results_are_those_of_sync_vector_env(world: str, mode: AutoresetMode) -
         sync.close()
 
 
+def test_wrappers_of_gymnasium_take_it() -> None:
+    make = MAKERS["CartPole"]
+    envs = ProcessVectorEnv(make, ENVS, WORKERS)
+    sync = SyncVectorEnv([make] * ENVS, autoreset_mode=SAME_STEP)
+    wrapped = [gym.wrappers.vector.RecordEpisodeStatistics(each) for each in (envs, sync)]
+    ended = 0
+    for each in wrapped:
+        each.reset(seed=1)
+    sync.action_space.seed(2)
+    for _ in range(60):
+        actions = sync.action_space.sample()
+        came, expected = (each.step(actions) for each in wrapped)
+        for infos in (came[4], expected[4]):
+            # Seconds that passed.
+            infos.get("episode", {}).pop("t", None)
+        assert_same(came, expected)
+        ended += "episode" in expected[4]
+    assert ended > 3
+    for each in wrapped:
+        each.close()
+
+
 LEAF_SPACES = st.one_of(
     st.builds(
         lambda shape, dtype: spaces.Box(0, 100, tuple(shape), dtype),
@@ -736,8 +758,9 @@ def test_bad_calls(faulty: Callable[..., ProcessVectorEnv]) -> None:
     for actions in (np.zeros(4, np.int64), np.zeros((ENVS, 1), np.int64), np.zeros(ENVS, np.float32), None, "left"):
         with pytest.raises(relevo.UnsuitableEnvironmentError, match=r"actions must be int64 of shape \(5,\)"):
             envs.step(actions)
-    with pytest.raises((AttributeError, pickle.PicklingError, TypeError)):
-        envs.call("be", lambda: "hang")
+    for bad_call in (lambda: envs.call("be", lambda: "hang"), lambda: envs.reset(options={"new": lambda: "level"})):
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            bad_call()
     # None of it has left a trace.
     options = {"reset_mask": mask}
     envs.reset(options=options)

@@ -46,13 +46,18 @@ class Varied(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._left = int(self.np_random.integers(1, 9))
+        self._last_push = np.zeros(2, np.float32)
         return self._observe(), {**self._inform(), **(options or {})}
 
     def step(self, action: dict[str, Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._left -= 1
         over = self._left == 0
         end = int(self.np_random.integers(3))
-        reward = float(self.np_random.normal()) + float(action["turn"]) + float(action["push"].sum())
+        # Actions are kept, as those who smooth them do.
+        reward = (
+            float(self.np_random.normal()) + float(action["turn"]) + float((action["push"] - self._last_push).sum())
+        )
+        self._last_push = action["push"]
         return self._observe(), reward, over and end != 1, over and end != 0, self._inform()
 
 

@@ -193,19 +193,21 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         whole = mask is None or bool(mask.all())
         if self._state is not _State.READY and not whole:
             raise gymnasium.error.ResetNeeded("reset all environments before resetting some of them")
+        chosen = np.ones(self.num_envs, np.bool_) if mask is None else mask
+        asked = [each for each in self._workers if chosen[_rows(each)].any()]
+        messages = [
+            pickle.dumps(("reset", seeds[_rows(each)], options, None if whole else chosen[_rows(each)].tolist()))
+            for each in asked
+        ]
         self._settle()
         self._begun = True
-        chosen = np.ones(self.num_envs, np.bool_) if mask is None else mask
         self._seeds = [new if hit else old for hit, new, old in zip(chosen, seeds, self._seeds, strict=True)]
         self._ended[chosen] = False
         self._state = _State.RESET_NEEDED
         if whole:
             self._untold.clear()
-        asked = [each for each in self._workers if chosen[_rows(each)].any()]
-        for each in asked:
-            rows = _rows(each)
-            part = None if whole else chosen[rows].tolist()
-            each.send(pickle.dumps(("reset", seeds[rows], options, part)))
+        for each, message in zip(asked, messages, strict=True):
+            each.send(message)
         deadline = deadline_in(self._step_timeout)
         restarted = np.zeros(self.num_envs, np.bool_)
         reports: list[Report] = []
