@@ -22,7 +22,7 @@ SEED = 7
 
 def record(policy: Path, folder: Path) -> relevo.CollectResult:
     """Lets the actors act for all steps; gives what it came to."""
-    envs = relevo.environments.make_vector("CartPole-v1", ACTORS)
+    envs = relevo.envs.make_vector("CartPole-v1", ACTORS)
     agent = (
         relevo.AgentBuilder()
         .default_model(policy, head="argmax")

@@ -17,7 +17,7 @@ def record(folder: Path) -> None:
     policy = write_cartpole_policy(folder / "policy.onnx", push_right=(0.0, 0.0, 1.0, 0.5), sharpness=1.0)
     agent = relevo.AgentBuilder().default_model(policy).actor_count(16).record(folder / "run").seed(1).build()
     with agent:
-        relevo.collect(agent, relevo.environments.make_vector("CartPole-v1", 16), episodes=200, seed=1)
+        relevo.collect(agent, relevo.envs.make_vector("CartPole-v1", 16), episodes=200, seed=1)
 
 
 def print_histogram(returns: list[float], width: int = 50) -> None:

@@ -75,6 +75,20 @@ def test_the_same_seed_gives_the_same_run(policy: Path) -> None:
     assert [one[name] for name in chance] != [other[name] for name in chance]
 
 
+def test_workers_change_nothing_but_who_steps(policy: Path, tmp_path: Path) -> None:
+    arguments = ("run", "--policy", policy, "--env", "CartPole-v1", "--actors", "6", "--steps", "3000", "--seed", "1")
+    alone, with_workers = (
+        json.loads(relevo_command(*arguments, "--json", "--out", tmp_path / str(len(workers)), *workers).stdout)
+        for workers in ((), ("--workers", "2"))
+    )
+    assert (alone.pop("workers"), with_workers.pop("workers")) == (None, 2)
+    timing = {"seconds", "steps_per_second", "out", "bytes"}
+    assert {name: alone[name] for name in alone.keys() - timing} == {
+        name: with_workers[name] for name in with_workers.keys() - timing
+    }
+    assert (alone["worker_restarts"], alone["episodes_cut"]) == (0, 0)
+
+
 def test_roles_say_what_names_do_not(tmp_path: Path) -> None:
     policy = models.save(
         tmp_path / "unnamed.onnx",

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from onnx import TensorProto, helper
 
 import relevo
-from relevo.environments import make_vector
+from relevo.envs import make_vector
 
 if TYPE_CHECKING:
     from pathlib import Path

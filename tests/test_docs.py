@@ -28,6 +28,7 @@ CLASSES = [
     relevo.Contract,
     relevo.TensorContract,
     relevo.CollectResult,
+    relevo.envs.ProcessVectorEnv,
 ]
 FENCED = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -135,7 +136,8 @@ def test_the_reference_has_the_names_of(public: type) -> None:
 
 def test_the_reference_has_every_public_name() -> None:
     text = (REPOSITORY / "docs" / "reference.md").read_text(encoding="utf-8")
-    missing = [name for name in relevo.__all__ if not name.startswith("_") and not re.search(rf"\b{name}\b", text)]
+    names = [*relevo.__all__, *relevo.envs.__all__]
+    missing = [name for name in names if not name.startswith("_") and not re.search(rf"\b{name}\b", text)]
     assert missing == []
 
 

@@ -28,6 +28,8 @@ WORKLOADS = {
     "gymnasium_cartpole": None,
     "envpool_cartpole": "envpool",
     "relayrl_actors": None,
+    "process_vector_env": None,
+    "wake_ups": None,
 }
 
 

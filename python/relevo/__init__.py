@@ -1,6 +1,6 @@
 """Many actors, shared policies, every step written down: reinforcement learning with a Rust core."""
 
-from relevo import environments
+from relevo import envs
 from relevo._core import (
     ActionBatch,
     Actors,
@@ -20,6 +20,7 @@ from relevo.errors import (
     ConfigError,
     ContractError,
     DeviceUnavailableError,
+    EnvironmentWorkerError,
     InferenceError,
     ModelLoadError,
     RelevoError,
@@ -41,6 +42,7 @@ __all__ = [
     "Contract",
     "ContractError",
     "DeviceUnavailableError",
+    "EnvironmentWorkerError",
     "Episode",
     "InferenceError",
     "ModelLoadError",
@@ -52,6 +54,6 @@ __all__ = [
     "UnsuitableEnvironmentError",
     "__version__",
     "collect",
-    "environments",
+    "envs",
     "open_run",
 ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relevo import environments
+from relevo.envs import vector
 from relevo.errors import ConfigError
 from relevo.progress import CollectResult, Progress
 
@@ -40,7 +40,8 @@ def collect(
 
     What each autoreset mode needs is done here: only steps of the environment are recorded and counted, and every
     episode that ends is recorded with its final observation. Episodes that are under way at the end, or were when the
-    collection begins, are recorded as incomplete.
+    collection begins, are recorded as incomplete. Where a worker of a `relevo.envs.ProcessVectorEnv` fails, its
+    environments' episodes are recorded as truncated, without a final observation.
 
     Observations are cast where the policy takes floats of another width than the environment gives, and from uint8 to
     float32. Actions for a `Box` are cast to its type, but not clipped: what becomes of a value outside its bounds is
@@ -69,8 +70,8 @@ def collect(
     After an error and after Ctrl-C (`KeyboardInterrupt`) the agent runs on, and what was recorded stays.
     """
     enough = _goal(steps, episodes)
-    count = environments.number_of(envs)
-    mode = environments.autoreset_mode(envs, autoreset_mode)
+    count = vector.number_of(envs)
+    mode = vector.autoreset_mode(envs, autoreset_mode)
     actors = agent.actors() if actors is None else actors
     if len(actors) != count:
         raise ConfigError(
@@ -114,7 +115,7 @@ class _Loop:
         self,
         actors: Actors,
         envs: gymnasium.vector.VectorEnv[Any, Any, Any],
-        mode: environments.Autoreset,
+        mode: vector.Autoreset,
         deterministic: bool | None,
         progress: Progress,
     ) -> None:
@@ -129,10 +130,10 @@ class _Loop:
 
     def begin(self, seed: int | None, *, leave_open_episodes: bool) -> None:
         """Resets the environments and chooses the first actions."""
-        obs = environments.reset(self._envs, seed)
-        self._cast = environments.observation_cast(self._actors.observation_dtypes, obs)
+        obs = vector.reset(self._envs, seed)
+        self._cast = vector.observation_cast(self._actors.observation_dtypes, obs)
         self._obs = obs if self._cast is None else self._cast(obs)
-        self._fit = environments.fit_actions(self._envs, self._actors)
+        self._fit = vector.fit_actions(self._envs, self._actors)
         if leave_open_episodes:
             # The reset cut them short. A step that is not recorded says so, and ends them as incomplete.
             self._actors.act(self._obs, record=False)
@@ -149,11 +150,14 @@ class _Loop:
         reward = np.asarray(reward, np.float64)
         # The method: `flatnonzero` is a Python function around it, and this runs at every step.
         (ended,) = (terminated | truncated).nonzero()
-        final_obs = None
+        final_obs: Any = None
         if len(ended):
             final_obs = obs
             if self._mode == "same_step":
-                final_obs = environments.fill_final(obs, info.get("final_obs"), ended)
+                final_obs = vector.fill_final(obs, info.get("final_obs"), ended)
+            elif (restarted := info.get("worker_restarted")) is not None:
+                # `ProcessVectorEnv` has no final observation of an episode whose worker failed.
+                final_obs = vector.known_final(obs, ended[~restarted[ended]])
         self._actors.observe(reward, terminated, truncated, final_obs)
 
         if self._resetting is None:

@@ -47,3 +47,7 @@ class TrajectoryError(RelevoError, OSError):
 
 class UnsuitableEnvironmentError(RelevoError, ValueError):
     """An environment cannot be made, or does not fit the policy."""
+
+
+class EnvironmentWorkerError(RelevoError, RuntimeError):
+    """A process in which environments run failed, and cannot be started again."""

@@ -14,11 +14,12 @@ from relevo.builder import AgentBuilder, Head
 from relevo.cli.progress_bar import ProgressBar
 from relevo.cli.terminal import INTERRUPTED, ROLE_HELP, facts, messages, output, parse_roles, print_json
 from relevo.collection import collect
-from relevo.environments import fit_actions, make_vector
+from relevo.envs.vector import fit_actions, make_vector
 from relevo.errors import RelevoError
 
 if TYPE_CHECKING:
     from relevo._core import Agent
+    from relevo.envs.vector import VectorEnv
     from relevo.progress import CollectResult
 
 DEFAULT_STEPS = 100_000
@@ -55,6 +56,12 @@ class Report:
     """Size of the run folder."""
     interrupted: bool
     """Whether it was ended early, by Ctrl-C or SIGTERM."""
+    workers: int | None
+    """Processes that stepped the environments; None where there were none but this."""
+    worker_restarts: int
+    """How many times one of them failed and was started again."""
+    episodes_cut: int
+    """Episodes that were recorded as truncated for that."""
 
 
 def run(
@@ -64,6 +71,15 @@ def run(
     actors: Annotated[
         int, typer.Option(metavar="N", min=1, max=MOST_ACTORS, help="Environments, each with an actor.")
     ] = 64,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Processes of their own for the environments; without it, they are stepped in this one.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help=f"Environment steps, over all actors; {DEFAULT_STEPS:,} if not given."),
@@ -110,6 +126,10 @@ def run(
 
         relevo run --policy p.onnx --env CartPole-v1 --json | jq .mean_return
 
+    [bold]Environments that are slow, in four processes:[/bold]
+
+        relevo run --policy p.onnx --env CartPole-v1 --workers 4
+
     Ctrl-C and SIGTERM end the run early and keep what was recorded. Exit codes: 0 done, 1 error, 2 usage, 130 ended
     early.
     """
@@ -120,7 +140,7 @@ def run(
     # One seed for everything, small enough for every reader of JSON.
     seed = secrets.randbits(32) if seed is None else seed
     # The environment first: where it is not known, no run folder is made.
-    envs = make_vector(env, actors)
+    envs = make_vector(env, actors, workers)
     builder = AgentBuilder().default_model(policy, head, parse_roles(role or [])).actor_count(actors)
     builder.default_device(device).threads(threads).seed(seed).keep_in_memory(0)
     if out is not None:
@@ -147,7 +167,7 @@ def run(
         raise
     finally:
         envs.close()
-    report = _report(agent, result, policy=policy, env=env, out=out, seed=seed, interrupted=interrupted)
+    report = _report(agent, envs, result, policy=policy, env=env, out=out, seed=seed, interrupted=interrupted)
     if json:
         print_json(asdict(report))
     else:
@@ -157,7 +177,15 @@ def run(
 
 
 def _report(
-    agent: Agent, result: CollectResult, *, policy: Path, env: str, out: Path | None, seed: int, interrupted: bool
+    agent: Agent,
+    envs: VectorEnv,
+    result: CollectResult,
+    *,
+    policy: Path,
+    env: str,
+    out: Path | None,
+    seed: int,
+    interrupted: bool,
 ) -> Report:
     stats = agent.stats()
     on_disk = out is not None
@@ -181,6 +209,10 @@ def _report(
         rewards_missing=stats["rewards_missing"],
         bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) if out is not None else 0,
         interrupted=interrupted,
+        # Only a `ProcessVectorEnv` has these.
+        workers=getattr(envs, "workers", None),
+        worker_restarts=getattr(envs, "restarts", 0),
+        episodes_cut=getattr(envs, "episodes_cut", 0),
     )
 
 
@@ -199,6 +231,11 @@ def _print(report: Report) -> None:
         ("policy", f"{report.policy}, version {report.policy_version}"),
         ("seed", str(report.seed)),
     ]
+    if report.worker_restarts:
+        cut = f"{report.episodes_cut:,} episodes are truncated for it"
+        rows.append(
+            ("workers", f"{report.workers}; one failed and was started again {report.worker_restarts:,} times; {cut}")
+        )
     if report.out is None:
         rows.append(("recorded", "nothing; --out DIR records every step"))
     else:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from relevo.errors import ConfigError, UnsuitableEnvironmentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
     import gymnasium
@@ -29,21 +29,24 @@ Observations: TypeAlias = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 def make_vector(
     env: str | Callable[..., gymnasium.Env[Any, Any]] | VectorEnv,
     num_envs: int,
+    workers: int | None = None,
     **options: object,
 ) -> VectorEnv:
-    """`num_envs` copies of an environment, stepped one after the other, that reset in the step that ends an episode.
+    """`num_envs` copies of an environment that reset in the step that ends an episode.
 
     Args:
         env: an id that Gymnasium knows, or a function that makes one environment. A `VectorEnv` is given back as it is.
         num_envs: how many.
+        workers: how many processes of their own step them, a `ProcessVectorEnv`; None steps them in this one, one after
+            the other.
         **options: handed to the environment.
 
     Raises:
         UnsuitableEnvironmentError: the id is not known, the environment cannot be made, or Gymnasium is not installed.
     """
-    gymnasium = _import_gymnasium()
+    gymnasium = import_gymnasium()
     if isinstance(env, gymnasium.vector.VectorEnv):
-        if env.num_envs != num_envs or options:
+        if env.num_envs != num_envs or workers is not None or options:
             raise UnsuitableEnvironmentError(
                 f"the vector environment is made already, with {env.num_envs} environments; neither {num_envs} of them "
                 "nor other options can be asked for here"
@@ -51,6 +54,11 @@ def make_vector(
         return cast("VectorEnv", env)
     if num_envs < 1:
         raise ConfigError(f"num_envs must be at least 1, but is {num_envs}")
+    if workers is not None:
+        from relevo.envs.process import ProcessVectorEnv
+
+        make = functools.partial(gymnasium.make, env) if isinstance(env, str) else cast("Callable[..., Any]", env)
+        return ProcessVectorEnv(functools.partial(make, **options), num_envs, workers)
     mode = gymnasium.vector.AutoresetMode.SAME_STEP
     try:
         if isinstance(env, str):
@@ -60,15 +68,29 @@ def make_vector(
         else:
             make = functools.partial(cast("Callable[..., Any]", env), **options)
             made = gymnasium.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
-    except gymnasium.error.UnregisteredEnv as error:
-        raise UnsuitableEnvironmentError(_unknown_id(str(env), str(error), gymnasium.registry)) from None
     except Exception as error:
-        # Whatever its author's code raised, with the hint at what to install where Gymnasium gives one.
-        raise UnsuitableEnvironmentError(f"the environment {env!r} cannot be made: {error}") from error
+        raise unmade(env, error) from error
     return cast("VectorEnv", made)
 
 
-def _import_gymnasium() -> ModuleType:
+def unmade(env: object, error: Exception) -> UnsuitableEnvironmentError:
+    """What is raised where making an environment raised `error`."""
+    gymnasium = import_gymnasium()
+    if isinstance(env, functools.partial) and env.func is gymnasium.make:
+        # As `make_vector` hands an id with options to workers.
+        env = env.args[0]
+    if isinstance(error, gymnasium.error.UnregisteredEnv):
+        return UnsuitableEnvironmentError(_unknown_id(str(env), str(error), gymnasium.registry))
+    # Whatever its author's code raised, with the hint at what to install where Gymnasium gives one.
+    return UnsuitableEnvironmentError(f"the environment {env!r} cannot be made: {error}")
+
+
+def import_gymnasium() -> ModuleType:
+    """Gymnasium, which only environments need.
+
+    Raises:
+        UnsuitableEnvironmentError: it is not installed.
+    """
     try:
         import gymnasium
     except ImportError as error:
@@ -102,14 +124,26 @@ def autoreset_mode(envs: VectorEnv, given: gymnasium.vector.AutoresetMode | str 
         mode = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
     if mode is None and hasattr(envs, "all_env_ids"):
         return "next_step"  # EnvPool, whose older versions do not say it
+    if mode is None:
+        raise UnsuitableEnvironmentError(
+            "the environments' metadata do not tell their autoreset mode; say it by "
+            "collect(…, autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP), or what it is"
+        )
+    return autoreset_name(mode)
+
+
+def autoreset_name(mode: object) -> Autoreset:
+    """Our name of Gymnasium's `AutoresetMode`, given as it is or by name.
+
+    Raises:
+        UnsuitableEnvironmentError: it is none of them.
+    """
     # Enumeration members, their names and their values: NEXT_STEP, "next_step", "NextStep".
     name = str(getattr(mode, "value", mode)).replace("_", "").lower()
     modes: dict[str, Autoreset] = {"samestep": "same_step", "nextstep": "next_step", "disabled": "disabled"}
     if name not in modes:
-        came = "their metadata name none" if mode is None else f"{mode!r} came"
         raise UnsuitableEnvironmentError(
-            f"the environments' autoreset mode must be SAME_STEP, NEXT_STEP or DISABLED, but {came}; say it by "
-            "collect(…, autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP), or what it is"
+            f"the autoreset mode must be SAME_STEP, NEXT_STEP or DISABLED, but {mode!r} came"
         )
     return modes[name]
 
@@ -125,7 +159,7 @@ def number_of(envs: VectorEnv) -> int:
     if not isinstance(count, int):
         raise UnsuitableEnvironmentError(
             f"collect needs a vector environment, but {type(envs).__name__} came, which has no num_envs; "
-            "relevo.environments.make_vector makes one of an environment"
+            "relevo.envs.make_vector makes one of an environment"
         )
     if isinstance(config, dict) and config.get("batch_size", count) != count:
         raise UnsuitableEnvironmentError(
@@ -192,23 +226,36 @@ def _cast_dict(obs: Observations, dtypes: dict[str, str]) -> Observations:
 
 def fill_final(
     cast_obs: Observations, final_obs: npt.NDArray[np.object_] | None, ended: npt.NDArray[np.intp]
-) -> Observations | None:
+) -> Observations | npt.NDArray[np.object_] | None:
     """Gymnasium's final observations as arrays of the types of `cast_obs`; only the rows in `ended` mean something.
+
+    Where one of those is not known, an object array, with None for it.
 
     Single environments often give float64 where their space says float32, and the vector hands that on as it came.
     """
     if final_obs is None:
         return None
+    known = [row for row in ended if final_obs[row] is not None]
+    filled: Observations
     if isinstance(cast_obs, dict):
         filled = {name: np.empty_like(array) for name, array in cast_obs.items()}
-        for row in ended:
+        for row in known:
             for name, array in filled.items():
                 array[row] = final_obs[row][name]
-        return dict(filled)
-    whole = np.empty_like(cast_obs)
-    for row in ended:
-        whole[row] = final_obs[row]
-    return whole
+    else:
+        filled = np.empty_like(cast_obs)
+        for row in known:
+            filled[row] = final_obs[row]
+    return filled if len(known) == len(ended) else known_final(filled, known)
+
+
+def known_final(obs: Observations, known: Iterable[np.intp]) -> npt.NDArray[np.object_]:
+    """The final observations in the rows `known` of `obs`, in Gymnasium's form: an object array, None elsewhere."""
+    rows = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
+    objects = np.full(rows, None, np.object_)
+    for row in known:
+        objects[row] = {name: array[row] for name, array in obs.items()} if isinstance(obs, dict) else obs[row]
+    return objects
 
 
 def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[ActionArray], ActionArray]:
