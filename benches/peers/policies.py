@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MLP = "mlp.onnx"
 """8 → 64 → 64 → 4, random weights: the policy of the issue's figures."""
+LARGE_MLP = "large-mlp.onnx"
+"""64 → 256 → 256 → 16, random weights."""
 CARTPOLE_RANDOM = "cartpole-random.onnx"
 """4 → 64 → 64 → 2, random weights: episodes are short, so that many end in each step."""
 CARTPOLE_BALANCING = "cartpole-balancing.onnx"
@@ -24,6 +26,7 @@ PUSH_RIGHT = (0.1, 0.3, 3.0, 1.0)
 def write_all(folder: Path) -> Path:
     """Writes every policy into `folder`."""
     _write(folder / MLP, _random_weights((8, 64, 64, 4)))
+    _write(folder / LARGE_MLP, _random_weights((64, 256, 256, 16)))
     weights = _random_weights((4, 64, 64, 2))
     _write(folder / CARTPOLE_RANDOM, weights)
     # The first unit of each layer carries a linear controller, with signals so small that tanh hardly bends them; the

@@ -28,6 +28,8 @@ WORKLOADS = {
     "gymnasium_cartpole": None,
     "envpool_cartpole": "envpool",
     "relayrl_actors": None,
+    "one_call": None,
+    "single_calls": None,
 }
 
 
