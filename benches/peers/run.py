@@ -30,6 +30,7 @@ WORKLOADS = {
     "relayrl_actors": None,
     "one_call": None,
     "single_calls": None,
+    "torchrl_single_calls": "torchrl",
 }
 
 
