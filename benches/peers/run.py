@@ -31,6 +31,7 @@ WORKLOADS = {
     "one_call": None,
     "single_calls": None,
     "torchrl_single_calls": "torchrl",
+    "asyncio_calls": "uvloop",
 }
 
 

@@ -36,7 +36,7 @@ TIMES = 8
 def run(folder: Path, quick: bool) -> Report:
     """Measures TorchRL as its documentation starts it, and in the fastest way that was found; both in this process.
 
-    A server process of its own came to no more than 0.4 of the fastest: the caller copies its request into shared memory
+    A server process of its own came to no more than 0.4 of the fastest: callers copy their requests into shared memory,
     tensor by tensor.
     """
     torch.set_num_threads(1)
