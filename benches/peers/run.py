@@ -28,6 +28,7 @@ WORKLOADS = {
     "gymnasium_cartpole": None,
     "envpool_cartpole": "envpool",
     "relayrl_actors": None,
+    "relayrl_single_calls": None,
     "one_call": None,
     "single_calls": None,
     "torchrl_single_calls": "torchrl",
