@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TASKS = 1_000
 
 BATCHER = "Python micro-batcher on the loop"
+FLOOR = "tasks alone: all wait for one future, no policy (floor)"
 ACT = "relevo, act_async"
 ACT_OBSERVE = "relevo, act_async + observe, recorded in memory"
 TIMES = 3
@@ -54,15 +55,17 @@ def run(folder: Path, quick: bool) -> Report:
         callers = Callers.draw(session, TASKS)
         builder = relevo.AgentBuilder().default_model(folder / policies.MLP, head="argmax").actor_count(TASKS)
         with builder.build() as recording, builder.keep_in_memory(0).build() as unrecorded:
-            batcher = LoopBatcher(session)
+            batcher, awakening = LoopBatcher(session), Awakening()
             sides: dict[str, list[Caller]] = {
                 BATCHER: [awaiting(batcher.act)] * TASKS,
+                FLOOR: [awaiting(awakening.act)] * TASKS,
                 ACT: [acting(unrecorded.actors([actor])) for actor in unrecorded.get_actor_ids()],
                 ACT_OBSERVE: [acting_and_observing(recording.actors([actor])) for actor in recording.get_actor_ids()],
             }
             rounds = Rounds(
                 [task_calls(side, loops, callers, new_loop, seconds) for side, loops in sides.items()], turns
             )
+        del callers.compared[FLOOR]
         callers.check(report, case)
         steps = recording.stats()["steps_recorded"]
         report.check(f"{case}: {steps:,} steps recorded, as many as taken", steps == callers.compared[ACT_OBSERVE])
@@ -98,6 +101,26 @@ class LoopBatcher:
         for future, action in zip(futures, actions, strict=True):
             if not future.cancelled():
                 future.set_result(action)
+
+
+class Awakening:
+    """The least that can be done: the loop turns, and one future wakes everybody. There is no action in it."""
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[int] | None = None
+
+    def act(self, _obs: np.ndarray) -> asyncio.Future[int]:
+        """Gives 0 when the loop has turned."""
+        if self._future is None:
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            loop.call_soon(self._wake)
+        return self._future
+
+    def _wake(self) -> None:
+        future, self._future = self._future, None
+        if future is not None:
+            future.set_result(0)
 
 
 class Crowd:

@@ -31,6 +31,7 @@ WORKLOADS = {
     "relayrl_single_calls": None,
     "one_call": None,
     "single_calls": None,
+    "max_wait": None,
     "torchrl_single_calls": "torchrl",
     "asyncio_calls": "uvloop",
 }
