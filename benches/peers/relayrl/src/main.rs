@@ -103,8 +103,8 @@ async fn single_calls(
         };
         say(&turn.line())?;
     }
-    Arc::into_inner(agent).ok_or("a caller still holds the agent")?.shutdown().await?;
-    Ok(())
+    // Not shut down: after calls from threads, that takes RelayRL up to 45 s for 64 actors, in which it is idle.
+    std::process::exit(0)
 }
 
 /// One caller's calls.
