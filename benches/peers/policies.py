@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MLP = "mlp.onnx"
 """8 → 64 → 64 → 4, random weights: the policy of the issue's figures."""
+LARGE_MLP = "large-mlp.onnx"
+"""64 → 256 → 256 → 16, random weights."""
 CARTPOLE_RANDOM = "cartpole-random.onnx"
 """4 → 64 → 64 → 2, random weights: episodes are short, so that many end in each step."""
 CARTPOLE_BALANCING = "cartpole-balancing.onnx"
@@ -23,8 +25,9 @@ PUSH_RIGHT = (0.1, 0.3, 3.0, 1.0)
 
 def write_all(folder: Path) -> Path:
     """Writes every policy into `folder`."""
-    _write(folder / MLP, _random_weights((8, 64, 64, 4)))
-    weights = _random_weights((4, 64, 64, 2))
+    _write(folder / MLP, random_weights((8, 64, 64, 4)))
+    _write(folder / LARGE_MLP, random_weights((64, 256, 256, 16)))
+    weights = random_weights((4, 64, 64, 2))
     _write(folder / CARTPOLE_RANDOM, weights)
     # The first unit of each layer carries a linear controller, with signals so small that tanh hardly bends them; the
     # last layer listens to it alone.
@@ -38,7 +41,8 @@ def write_all(folder: Path) -> Path:
     return folder
 
 
-def _random_weights(widths: tuple[int, ...]) -> list[np.ndarray]:
+def random_weights(widths: tuple[int, ...]) -> list[np.ndarray]:
+    """The layers' weights, `[width, following width]` each; biases are 0."""
     draws = np.random.default_rng(7)
     return [
         (draws.standard_normal((width, following)) / np.sqrt(width)).astype(np.float32)

@@ -34,6 +34,10 @@ class Rounds:
         """The median of each round."""
         return np.array([np.median(samples) for samples in self._samples[name]])
 
+    def p99s(self, name: str) -> npt.NDArray[np.float64]:
+        """The 99th percentile of each round."""
+        return np.array([np.percentile(samples, 99) for samples in self._samples[name]])
+
     def figure(self, case: str, side: str, unit: str, note: str = "") -> Figure:
         """What the side `side` came to."""
         rounds = self._samples[side]

@@ -30,6 +30,12 @@ WORKLOADS = {
     "relayrl_actors": None,
     "process_vector_env": None,
     "wake_ups": None,
+    "relayrl_single_calls": None,
+    "one_call": None,
+    "single_calls": None,
+    "max_wait": None,
+    "torchrl_single_calls": "torchrl",
+    "asyncio_calls": "uvloop",
 }
 
 

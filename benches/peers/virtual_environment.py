@@ -17,7 +17,8 @@ def python_of(name: str) -> Path:
     requirements, folder = HERE / f"{name}.txt", HERE / f".venv-{name}"
     python = folder / "bin" / "python"
     if _changed(folder / ".made", requirements):
-        print(f"==> setting up {folder.relative_to(ROOT)} from {requirements.name} (half a minute or so)", flush=True)
+        duration = "half a minute, or five with PyTorch"
+        print(f"==> setting up {folder.relative_to(ROOT)} from {requirements.name} ({duration})", flush=True)
         venv.create(folder, with_pip=True, clear=True)
         _pip(python, "install", "--requirement", str(requirements))
         _stamp(folder / ".made", requirements)
