@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
+from relevo import log
 from relevo._core import Agent, ModelModule
 from relevo.errors import ConfigError
 from relevo.shutdown import shut_down_at_exit
@@ -154,6 +155,7 @@ class AgentBuilder:
             device=self._device,
             description=self._describe(),
         )
+        log.start()
         shut_down_at_exit(agent)
         return agent
 

@@ -12,6 +12,7 @@ mod episode;
 mod error;
 mod final_observations;
 mod fork;
+mod logging;
 mod model;
 mod observations;
 mod outcome;
@@ -31,6 +32,7 @@ mod _core {
         agent::Agent,
         contract::{Contract, TensorContract},
         episode::Episode,
+        logging::{close_events, next_event},
         model::ModelModule,
         run::{Episodes, Run},
     };
@@ -38,6 +40,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::logging::install();
         super::fork::watch(module)
     }
 }

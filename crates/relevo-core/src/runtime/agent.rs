@@ -83,6 +83,8 @@ impl Agent {
             drop(self.shared.recorder.set(recorder));
         }
         self.shared.phase.store(RUNNING, Ordering::Release);
+        let actors = self.shared.table.read().by_id.len();
+        tracing::info!(actors, seed = self.config.seed, "the agent has started with {actors} actors");
         Ok(())
     }
 
@@ -328,6 +330,9 @@ impl Agent {
         }
         let structure = self.shared.structure.lock();
         let first = self.shared.phase.swap(STOPPED, Ordering::AcqRel) == RUNNING;
+        if first {
+            tracing::info!("the agent shuts down");
+        }
         let Some(recorder) = self.shared.recorder() else { return Ok(()) };
         if first {
             for group in self.shared.groups() {
