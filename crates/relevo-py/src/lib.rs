@@ -13,6 +13,7 @@ mod error;
 mod final_observations;
 mod fork;
 mod logging;
+mod machine;
 mod model;
 mod observations;
 mod outcome;
@@ -33,6 +34,7 @@ mod _core {
         contract::{Contract, TensorContract},
         episode::Episode,
         logging::{close_events, next_event},
+        machine::processors,
         model::ModelModule,
         run::{Episodes, Run},
     };

@@ -6,6 +6,7 @@ from relevo._core.agent import Agent
 from relevo._core.contract import Contract, TensorContract
 from relevo._core.episode import Episode
 from relevo._core.logging import close_events, next_event
+from relevo._core.machine import processors
 from relevo._core.model import ModelModule
 from relevo._core.run import Episodes, Run
 
@@ -22,6 +23,7 @@ __all__ = [
     "__version__",
     "close_events",
     "next_event",
+    "processors",
 ]
 
 __version__: str
