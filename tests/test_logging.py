@@ -108,7 +108,7 @@ def test_what_a_call_logs_is_there_when_it_returns(policy: Path, tmp_path: Path)
     }
     assert loaded.pathname.endswith("loaded.rs")
     assert loaded.lineno > 0
-    started = records["the agent has started with 2 actors"]
+    started = records["the agent has started (actors: 2)"]
     assert (started.name, started.relevo) == ("relevo.runtime", {"actors": 2, "seed": 9})  # type: ignore[attr-defined]
     opened = records[f"the run folder {out} is open"]
     assert opened.name == "relevo.trajectory"

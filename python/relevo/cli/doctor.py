@@ -26,8 +26,7 @@ def doctor(
 ) -> None:
     """Tells whether Relevo works on this machine, and what to do where it does not.
 
-    It tries what it tells: a forward pass on each device, environments, recording and reading back, processes,
-    shared memory. Files that it makes are removed.
+    It tries what it tells of, and removes the files that it makes.
 
     [bold]Why does something not work?[/bold]
 

@@ -84,7 +84,7 @@ impl Agent {
         }
         self.shared.phase.store(RUNNING, Ordering::Release);
         let actors = self.shared.table.read().by_id.len();
-        tracing::info!(actors, seed = self.config.seed, "the agent has started with {actors} actors");
+        tracing::info!(actors, seed = self.config.seed, "the agent has started (actors: {actors})");
         Ok(())
     }
 
