@@ -403,6 +403,20 @@ def test_events_that_nobody_takes_are_counted(policy: Path) -> None:
     assert arrived + dropped == agents
 
 
+def test_an_agent_is_built_where_no_thread_starts(policy: Path, tmp_path: Path) -> None:
+    code = """
+        import sys, threading
+        import relevo
+        def refuse(thread):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        threading.Thread.start = refuse
+        with relevo.AgentBuilder().default_model(sys.argv[1]).record(sys.argv[2]).build():
+            print("runs")
+    """
+    done = run_python(code, policy, tmp_path / "run")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs\n", "")
+
+
 def test_the_logger_has_a_null_handler() -> None:
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("relevo").handlers)
     assert log.LONGEST_WAIT > 0

@@ -9,6 +9,7 @@ through a queue, which a thread of Python's empties: handlers are Python code, a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -65,8 +66,11 @@ class _Queue:
     def start(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._deliver_all, name="relevo-log", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._deliver_all, name="relevo-log", daemon=True)
+                # None starts while the interpreter ends; an agent that is built as late as that need not log.
+                with contextlib.suppress(RuntimeError):
+                    thread.start()
+                    self._thread = thread
 
     def finish(self) -> None:
         close_events()
