@@ -296,6 +296,47 @@ def test_a_forked_child_logs_on_its_own(policy: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_forked_child_does_not_tell_what_its_parent_logged(policy: Path) -> None:
+    code = """
+        import logging, os, sys, threading, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import relevo, relevo.log
+        lines, held_up, go_on = [], threading.Event(), threading.Event()
+        class Keeping(logging.Handler):
+            def emit(self, record):
+                lines.append(f"{record.threadName == 'MainThread'} {record.getMessage()}")
+        def hold_up(record):
+            if record.threadName != "MainThread":
+                held_up.set()
+                go_on.wait()
+            return True
+        logging.getLogger("relevo").addHandler(Keeping())
+        logging.getLogger("relevo").setLevel("INFO")
+        logging.getLogger("relevo.runtime").addFilter(hold_up)
+        def let_go():
+            # An agent that goes logs through the queue.
+            relevo.AgentBuilder().default_model(sys.argv[1]).keep_in_memory(0).build().start()
+        def told():
+            relevo.log.finish()
+            return lines.count("False the agent shuts down")
+        let_go()
+        held_up.wait()
+        let_go()
+        let_go()
+        child = os.fork()
+        if child == 0:
+            logging.getLogger("relevo.runtime").removeFilter(hold_up)
+            let_go()
+            os._exit(told())
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), end=" ")
+        go_on.set()
+        print(told())
+    """
+    done = run_python(code, policy)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 3\n", "")
+
+
 def test_a_handler_that_raises_harms_nobody(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Raising(logging.Handler):
         seen = threading.Event()
