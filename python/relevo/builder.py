@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast, get_args
 
 from relevo import log
 from relevo._core import Agent, ModelModule
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+OnError: TypeAlias = Literal["raise", "drop_actor"]
 Head: TypeAlias = Literal["argmax", "categorical", "gaussian", "raw"]
 
 
@@ -40,6 +42,9 @@ class AgentBuilder:
         self._device = "cpu"
         self._threads = 1
         self._routers = 1
+        self._max_batch = 256
+        self._max_wait = 0.0005
+        self._on_error: OnError = "raise"
         self._record: Path | None = None
         self._format = "arrow"
         self._memory_trajectories = 1_000
@@ -94,8 +99,39 @@ class AgentBuilder:
         return self
 
     def routers(self, routers: int) -> Self:
-        """Workers that batch single calls; 1 by default. Calls for many actors at once run on the caller's thread."""
+        """Workers that batch the calls of single actors, for each device; 1 by default.
+
+        Calls for many actors at once run on the caller's thread. `agent.scale_throughput` changes the number later.
+        """
         self._routers = _at_least("routers", routers, 1)
+        return self
+
+    def max_batch(self, rows: int) -> Self:
+        """Single calls that share a forward pass at most; 256 by default."""
+        self._max_batch = _at_least("max_batch", rows, 1)
+        return self
+
+    def max_wait(self, seconds: float) -> Self:
+        """How long a single call may wait for others to share its forward pass; 0.0005 by default.
+
+        A batch goes sooner when it is full, and when every actor that is calling is in it. 0 waits for nobody.
+        """
+        if not 0 <= seconds < math.inf:
+            msg = f"max_wait must be at least 0 seconds, and finite, but is {seconds}"
+            raise ConfigError(msg)
+        self._max_wait = float(seconds)
+        return self
+
+    def on_error(self, reaction: OnError) -> Self:
+        """What becomes of an actor whose policy raises, or gives NaN, for it.
+
+        `"raise"`, the default: its caller gets the `InferenceError`, and may try again. `"drop_actor"`: the actor is
+        removed as well, its open episode kept as an incomplete one, and counted in `stats()["actors_dropped"]`.
+        """
+        if reaction not in get_args(OnError):
+            msg = f'on_error must be "raise" or "drop_actor", but is {reaction!r}'
+            raise ConfigError(msg)
+        self._on_error = reaction
         return self
 
     def record(self, path: str | os.PathLike[str], format: Literal["arrow"] = "arrow") -> Self:  # noqa: A002
@@ -146,6 +182,9 @@ class AgentBuilder:
             policies,
             actor_count=self._actor_count,
             routers=self._routers,
+            max_batch=self._max_batch,
+            max_wait=self._max_wait,
+            on_error=self._on_error,
             record=self._record,
             memory_trajectories=self._memory_trajectories,
             memory_bytes=self._memory_bytes,
@@ -173,6 +212,9 @@ class AgentBuilder:
                 "device": self._device,
                 "threads": self._threads,
                 "routers": self._routers,
+                "max_batch": self._max_batch,
+                "max_wait": self._max_wait,
+                "on_error": self._on_error,
                 "format": self._format,
                 "memory_trajectories": self._memory_trajectories,
                 "memory_bytes": self._memory_bytes,

@@ -71,6 +71,27 @@ impl Tensor {
         self.bytes.resize(self.len() * dtype.size(), 0);
     }
 
+    /// A copy with an allocation of its own.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let mut copy = Self::zeros(self.dtype, &self.shape);
+        copy.bytes_mut().copy_from_slice(self.bytes());
+        copy
+    }
+
+    /// Row `row` along `axis`, which stays, with one element.
+    #[must_use]
+    pub fn row(&self, axis: usize, row: usize) -> Self {
+        let mut shape = self.shape.clone();
+        let rows = std::mem::replace(&mut shape[axis], 1);
+        let mut copy = Self::zeros(self.dtype, &shape);
+        let inner = shape[axis + 1..].iter().product::<usize>() * self.dtype.size();
+        for (outer, target) in copy.bytes_mut().chunks_exact_mut(inner.max(1)).enumerate() {
+            target.copy_from_slice(&self.bytes()[(outer * rows + row) * inner..][..inner]);
+        }
+        copy
+    }
+
     /// A view of the whole tensor.
     pub fn view(&self) -> TensorView<'_> {
         TensorView { dtype: self.dtype, shape: &self.shape, bytes: self.bytes() }
@@ -91,6 +112,16 @@ pub struct TensorView<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_along_any_axis() {
+        let mut tensor = Tensor::zeros(DType::Float32, &[2, 3, 2]);
+        tensor.values_mut::<f32>().iter_mut().enumerate().for_each(|(index, value)| *value = index as f32);
+        let row = tensor.row(1, 2);
+        assert_eq!((row.shape(), row.values::<f32>()), (&[2, 1, 2][..], &[4.0, 5.0, 10.0, 11.0][..]));
+        assert_eq!(tensor.row(0, 1).values::<f32>(), &tensor.values::<f32>()[6..]);
+        assert_eq!(tensor.row(2, 0).values::<f32>(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+    }
 
     #[test]
     fn reset_keeps_the_allocation() {

@@ -7,7 +7,7 @@ use pyo3::{
     types::{PyBool, PyTuple},
 };
 use relevo_core::{
-    runtime::{ActCall, ActOptions, ActorGroup, Recording},
+    runtime::{ActCall, ActOptions, ActorGroup, Caller, Recording, Request, Ticket},
     spec::DType,
 };
 use uuid::Uuid;
@@ -17,16 +17,20 @@ use crate::{
     array::Contiguous,
     detach::detach,
     error::{self, to_python},
+    event_loop::{self, EventLoop, EventLoopCache},
     observations::Observations,
     outcome::OutcomeArguments,
 };
 
 #[pyclass(frozen, module = "relevo")]
-pub(crate) struct Actors(Arc<ActorGroup>);
+pub(crate) struct Actors {
+    group: Arc<ActorGroup>,
+    event_loop: EventLoopCache,
+}
 
 impl Actors {
     pub(crate) fn new(group: Arc<ActorGroup>) -> Self {
-        Self(group)
+        Self { group, event_loop: EventLoopCache::default() }
     }
 }
 
@@ -34,37 +38,37 @@ impl Actors {
 impl Actors {
     #[getter]
     fn ids(&self) -> Vec<Uuid> {
-        self.0.actors.iter().map(|actor| actor.id()).collect()
+        self.group.actors.iter().map(|actor| actor.id()).collect()
     }
 
     #[getter]
     fn observation_dtypes(&self) -> BTreeMap<String, &'static str> {
         let name = |key: &str| if key.is_empty() { "observation".to_owned() } else { key.to_owned() };
-        let version = self.0.actors[0].policy().current();
+        let version = self.group.actors[0].policy().current();
         version.schema.observations.iter().map(|column| (name(&column.key), column.dtype.name())).collect()
     }
 
     #[getter]
     fn action_dtype(&self) -> &'static str {
-        self.0.actors[0].policy().current().head.action().dtype.name()
+        self.group.actors[0].policy().current().head.action().dtype.name()
     }
 
     #[getter]
     fn action_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.0.actors[0].policy().current().head.action().shape)
+        PyTuple::new(py, &self.group.actors[0].policy().current().head.action().shape)
     }
 
     #[getter]
     fn choices(&self) -> Option<usize> {
-        self.0.actors[0].policy().current().head.choices()
+        self.group.actors[0].policy().current().head.choices()
     }
 
     fn __len__(&self) -> usize {
-        self.0.actors.len()
+        self.group.actors.len()
     }
 
     fn __repr__(&self) -> String {
-        format!("Actors({} actors)", self.0.actors.len())
+        format!("Actors({} actors)", self.group.actors.len())
     }
 
     #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True)")]
@@ -76,32 +80,38 @@ impl Actors {
         deterministic: Option<bool>,
         record: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ActionBatch> {
-        let rows = self.0.actors.len();
-        // Everything that may run Python code comes before the group's lock.
-        let observations = Observations::new(obs, || self.observation_names())?;
-        let mask = mask.map(|mask| mask_bytes(mask, rows)).transpose()?;
-        let record = record.map(|record| RecordArgument::new(record, rows)).transpose()?;
-        let record = match &record {
-            None | Some(RecordArgument::Same(true)) => Recording::All,
-            Some(RecordArgument::Same(false)) => Recording::Nothing,
-            Some(RecordArgument::Each(rows)) => Recording::Rows(rows),
-        };
-
-        let mut call = self.begin(py)?;
-        observations.check(&call.schema(), rows)?;
-        if let Some(mask) = &mask {
-            call.check_mask(mask.shape()[1], mask.bytes()).map_err(|error| to_python(&error))?;
+        let arguments = ActArguments::new(self, obs, mask, deterministic, record)?;
+        let call = arguments.begin(py, &self.group)?;
+        if self.group.actors.len() == 1 {
+            let ticket = arguments.submit(call, Caller::Blocks)?;
+            return detach(py, || ticket.wait()).map(ActionBatch::new);
         }
-        let masked = mask.is_some();
-        if call.needs_preparation(masked) {
-            detach(py, || call.prepare(masked))?;
-        }
-        observations.write(&mut call)?;
-        if let Some(mask) = &mask {
-            call.write_mask(mask.bytes()).map_err(|error| to_python(&error))?;
-        }
-        let options = ActOptions { deterministic, record };
+        let call = arguments.write(call)?;
+        let options = arguments.options();
         detach(py, || call.run(&options)).map(ActionBatch::new)
+    }
+
+    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True)")]
+    pub(crate) fn act_async<'py>(
+        slf: &Bound<'py, Self>,
+        obs: &Bound<'py, PyAny>,
+        mask: Option<&Bound<'py, PyAny>>,
+        deterministic: Option<bool>,
+        record: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), slf.get());
+        let running = event_loop::running(py)?;
+        if this.group.actors.len() > 1 {
+            // A batch by itself, for a thread of the loop's.
+            let (obs, mask) = (own(obs)?, mask.map(own).transpose()?);
+            let arguments = (py.None(), slf.getattr("act")?, obs, mask, deterministic, record);
+            return running.call_method1("run_in_executor", arguments);
+        }
+        let arguments = ActArguments::new(this, obs, mask, deterministic, record)?;
+        let call = arguments.begin(py, &this.group)?;
+        let ticket = arguments.submit(call, Caller::Turns)?;
+        let event_loop = this.event_loop.of(&running)?;
+        Ok(EventLoop::wait_for(&event_loop, &running, ticket)?.into_any())
     }
 
     #[pyo3(signature = (reward, terminated=None, truncated=None, final_obs=None), text_signature = "($self, reward, terminated=False, truncated=False, final_obs=None)")]
@@ -113,31 +123,98 @@ impl Actors {
         truncated: Option<&Bound<'_, PyAny>>,
         final_obs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let rows = self.0.actors.len();
-        let observed = || Ok((detach(py, || Ok(self.0.actors[0].observed()))?, self.observation_names()));
+        let rows = self.group.actors.len();
+        let observed = || Ok((detach(py, || Ok(self.group.actors[0].observed()))?, self.observation_names()));
         let given = OutcomeArguments::new(reward, terminated, truncated, final_obs, rows, observed)?;
-        if self.0.try_observe(&given.outcome(), &given.finals).map_err(|error| to_python(&error))? {
+        if self.group.try_observe(&given.outcome(), &given.finals).map_err(|error| to_python(&error))? {
             return Ok(());
         }
         let owned = given.into_owned(rows);
-        detach(py, || self.0.observe(&owned.outcome(), &owned.finals))
+        detach(py, || self.group.observe(&owned.outcome(), &owned.finals))
     }
 }
 
 impl Actors {
     fn observation_names(&self) -> Vec<String> {
-        self.0.actors[0].policy().current().observation_names()
+        self.group.actors[0].policy().current().observation_names()
+    }
+}
+
+/// The arguments of `act`, in forms that the engine takes.
+struct ActArguments<'py> {
+    observations: Observations<'py>,
+    mask: Option<Contiguous<'py>>,
+    deterministic: Option<bool>,
+    record: RecordArgument,
+}
+
+impl<'py> ActArguments<'py> {
+    /// Takes them apart. This may run Python code, so it comes before the group's lock.
+    fn new(
+        actors: &Actors,
+        obs: &Bound<'py, PyAny>,
+        mask: Option<&Bound<'py, PyAny>>,
+        deterministic: Option<bool>,
+        record: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let rows = actors.group.actors.len();
+        let record = record.map(|record| RecordArgument::new(record, rows)).transpose()?;
+        Ok(Self {
+            observations: Observations::new(obs, || actors.observation_names())?,
+            mask: mask.map(|mask| mask_bytes(mask, rows)).transpose()?,
+            deterministic,
+            record: record.unwrap_or(RecordArgument::Same(true)),
+        })
     }
 
-    fn begin(&self, py: Python<'_>) -> PyResult<ActCall<'_>> {
-        loop {
-            if let Some(call) = self.0.try_begin().map_err(|error| to_python(&error))? {
-                return Ok(call);
+    /// Begins the call, checks them against what the policies take, and makes the group ready.
+    fn begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
+        let mut call = loop {
+            if let Some(call) = group.try_begin().map_err(|error| to_python(&error))? {
+                break call;
             }
             // Another thread is in a call of this group, and may need the interpreter lock to finish.
-            py.detach(|| self.0.wait());
+            py.detach(|| group.wait());
+        };
+        self.observations.check(&call.schema(), group.actors.len())?;
+        if let Some(mask) = &self.mask {
+            call.check_mask(mask.shape()[1], mask.bytes()).map_err(|error| to_python(&error))?;
         }
+        let masked = self.mask.is_some();
+        if call.needs_preparation(masked) {
+            detach(py, || call.prepare(masked))?;
+        }
+        Ok(call)
     }
+
+    /// Sends the call of one actor into a batch with others.
+    fn submit(&self, call: ActCall<'_>, caller: Caller) -> PyResult<Ticket> {
+        let request = Request {
+            observations: &self.observations.bytes(),
+            mask: self.mask.as_ref().map(Contiguous::bytes),
+            deterministic: self.deterministic,
+            record: self.record.rows().keeps(0),
+        };
+        call.submit(&request, caller).map_err(|error| to_python(&error))
+    }
+
+    /// Copies them into the call's row.
+    fn write<'a>(&self, mut call: ActCall<'a>) -> PyResult<ActCall<'a>> {
+        self.observations.write(&mut call)?;
+        if let Some(mask) = &self.mask {
+            call.write_mask(mask.bytes()).map_err(|error| to_python(&error))?;
+        }
+        Ok(call)
+    }
+
+    fn options(&self) -> ActOptions<'_> {
+        ActOptions { deterministic: self.deterministic, record: self.record.rows() }
+    }
+}
+
+/// Copies arrays that the caller may write to while they wait.
+fn own<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    given.py().import("copy")?.call_method1("deepcopy", (given,))
 }
 
 /// A mask as bytes, 0 where an action is not allowed.
@@ -168,6 +245,14 @@ enum RecordArgument {
 }
 
 impl RecordArgument {
+    fn rows(&self) -> Recording<'_> {
+        match self {
+            Self::Same(true) => Recording::All,
+            Self::Same(false) => Recording::Nothing,
+            Self::Each(rows) => Recording::Rows(rows),
+        }
+    }
+
     fn new(record: &Bound<'_, PyAny>, rows: usize) -> PyResult<Self> {
         if let Ok(record) = record.cast::<PyBool>() {
             return Ok(Self::Same(record.is_true()));

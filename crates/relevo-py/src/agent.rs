@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use pyo3::{
@@ -14,7 +15,7 @@ use pyo3::{
 };
 use relevo_core::{
     policy::{HeadKind, LoadedModel, PolicySlot},
-    runtime::{self, AgentConfig},
+    runtime::{self, AgentConfig, Batching, OnError, RouterReport},
     trajectory::MemoryLimit,
 };
 use uuid::Uuid;
@@ -46,13 +47,16 @@ type PolicyArgument = (String, ModelModule, Option<String>);
 #[pymethods]
 impl Agent {
     #[new]
-    #[pyo3(signature = (policies, *, actor_count, routers, record, memory_trajectories, memory_bytes, seed, keep_outputs, threads, device, description))]
+    #[pyo3(signature = (policies, *, actor_count, routers, max_batch, max_wait, on_error, record, memory_trajectories, memory_bytes, seed, keep_outputs, threads, device, description))]
     #[expect(clippy::too_many_arguments, reason = "called by AgentBuilder alone")]
     fn new(
         py: Python<'_>,
         policies: Vec<PolicyArgument>,
         actor_count: usize,
         routers: usize,
+        max_batch: usize,
+        max_wait: f64,
+        on_error: &str,
         record: Option<PathBuf>,
         memory_trajectories: usize,
         memory_bytes: usize,
@@ -63,6 +67,17 @@ impl Agent {
         description: &str,
     ) -> PyResult<Self> {
         let description = serde_json::from_str(description).map_err(|error| error::config(&error.to_string()))?;
+        let max_wait = Duration::try_from_secs_f64(max_wait)
+            .map_err(|_| error::config(&format!("max_wait must be at least 0 seconds, but is {max_wait}")))?;
+        let on_error = match on_error {
+            "raise" => OnError::Raise,
+            "drop_actor" => OnError::DropActor,
+            other => {
+                return Err(error::config(&format!(
+                    "on_error must be \"raise\" or \"drop_actor\", but is \"{other}\""
+                )));
+            }
+        };
         let agent = detach_and_log(py, || {
             let policies = policies
                 .into_iter()
@@ -72,6 +87,8 @@ impl Agent {
                 policies,
                 actor_count,
                 routers,
+                batching: Batching { max_batch, max_wait },
+                on_error,
                 record,
                 memory: MemoryLimit { trajectories: memory_trajectories, bytes: memory_bytes },
                 seed,
@@ -217,14 +234,21 @@ impl Agent {
         mask: Option<&Bound<'_, PyAny>>,
         reward: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ActionBatch> {
-        let rows = ids.len();
-        let group = detach(py, || self.runtime.group(&ids))?;
-        let obs = broadcast(obs, rows)?;
-        let mask = mask.map(|mask| broadcast(mask, rows)).transpose()?;
-        if let Some(reward) = reward {
-            self.tell(py, &ids, reward, None, None, None)?;
-        }
-        Actors::new(group).act(py, &obs, mask.as_ref(), None, None)
+        let (actors, obs, mask) = self.requested(py, &ids, obs, mask, reward)?;
+        actors.act(py, &obs, mask.as_ref(), None, None)
+    }
+
+    #[pyo3(signature = (ids, obs, mask=None, reward=None))]
+    fn request_action_async<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<Uuid>,
+        obs: &Bound<'py, PyAny>,
+        mask: Option<&Bound<'py, PyAny>>,
+        reward: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (actors, obs, mask) = self.requested(py, &ids, obs, mask, reward)?;
+        Actors::act_async(&Bound::new(py, actors)?, &obs, mask.as_ref(), None, None)
     }
 
     #[pyo3(signature = (ids, reward=None, truncated=false, final_obs=None))]
@@ -242,8 +266,21 @@ impl Agent {
         self.tell(py, &ids, &reward, Some(&flag(terminated)), Some(&flag(truncated)), final_obs)
     }
 
-    fn scale_throughput(&self, change: i64) -> PyResult<usize> {
-        self.runtime.scale_routers(change).map_err(|error| to_python(&error))
+    fn scale_throughput(&self, py: Python<'_>, change: i64) -> PyResult<usize> {
+        detach(py, || self.runtime.scale_routers(change))
+    }
+
+    fn pause_recording(&self) -> PyResult<()> {
+        self.runtime.set_recording(false).map_err(|error| to_python(&error))
+    }
+
+    fn resume_recording(&self) -> PyResult<()> {
+        self.runtime.set_recording(true).map_err(|error| to_python(&error))
+    }
+
+    #[getter]
+    fn recording(&self) -> bool {
+        self.runtime.is_recording()
     }
 
     fn trajectories(&self, py: Python<'_>) -> PyResult<Vec<Episode>> {
@@ -270,7 +307,9 @@ impl Agent {
         }
         let result = PyDict::new(py);
         result.set_item("actors", stats.actors)?;
-        result.set_item("routers", stats.routers)?;
+        result.set_item("actors_dropped", stats.actors_dropped)?;
+        let routers = stats.routers.iter().map(|router| describe_router(py, router));
+        result.set_item("routers", routers.collect::<PyResult<Vec<_>>>()?)?;
         result.set_item("policies", policies)?;
         result.set_item("steps_recorded", stats.steps_recorded)?;
         result.set_item("steps_written", stats.steps_written)?;
@@ -310,6 +349,24 @@ impl Agent {
         ModelModule::load_from_path(py, model.extract()?, self.threads, device, None)
     }
 
+    /// Makes `act`'s arguments of RelayRL's, and tells the rewards of the actions before.
+    fn requested<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &[Uuid],
+        obs: &Bound<'py, PyAny>,
+        mask: Option<&Bound<'py, PyAny>>,
+        reward: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Actors, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
+        let group = detach(py, || self.runtime.group(ids))?;
+        let obs = broadcast(obs, ids.len())?;
+        let mask = mask.map(|mask| broadcast(mask, ids.len())).transpose()?;
+        if let Some(reward) = reward {
+            self.tell(py, ids, reward, None, None, None)?;
+        }
+        Ok((Actors::new(group), obs, mask))
+    }
+
     /// Tells some actors what their last actions earned; those without an open step are passed over.
     fn tell<'py>(
         &self,
@@ -328,6 +385,33 @@ impl Agent {
             .into_owned(ids.len());
         detach(py, || self.runtime.observe(ids, &owned.outcome(), &owned.finals))
     }
+}
+
+fn describe_router<'py>(py: Python<'py>, router: &RouterReport) -> PyResult<Bound<'py, PyDict>> {
+    let entry = PyDict::new(py);
+    entry.set_item("device", &router.device)?;
+    entry.set_item("index", router.index)?;
+    entry.set_item("actors", router.actors)?;
+    entry.set_item("queue", router.queue)?;
+    entry.set_item("batches", router.batches)?;
+    entry.set_item("rows", router.rows)?;
+    entry.set_item("failed", router.failed)?;
+    let sizes = PyDict::new(py);
+    let mut from = 1;
+    for (until, batches) in &router.batch_sizes {
+        let bucket = match *until {
+            usize::MAX => format!("{from}+"),
+            until if until == from => format!("{from}"),
+            until => format!("{from}-{until}"),
+        };
+        sizes.set_item(bucket, batches)?;
+        from = until.saturating_add(1);
+    }
+    entry.set_item("batch_sizes", sizes)?;
+    entry.set_item("queue_seconds", router.queue_seconds)?;
+    entry.set_item("inference_seconds", router.inference_seconds)?;
+    entry.set_item("restarts", router.restarts)?;
+    Ok(entry)
 }
 
 fn slot(

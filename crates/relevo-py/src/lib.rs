@@ -10,6 +10,7 @@ mod contract;
 mod detach;
 mod episode;
 mod error;
+mod event_loop;
 mod final_observations;
 mod fork;
 mod logging;
@@ -17,6 +18,7 @@ mod machine;
 mod model;
 mod observations;
 mod outcome;
+mod pending_action;
 mod run;
 
 use pyo3::prelude::*;
@@ -36,6 +38,7 @@ mod _core {
         logging::{close_events, next_event},
         machine::processors,
         model::ModelModule,
+        pending_action::PendingAction,
         run::{Episodes, Run},
     };
 

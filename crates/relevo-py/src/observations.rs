@@ -5,6 +5,7 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use relevo_core::{runtime::ActCall, trajectory::StepSchema};
+use smallvec::SmallVec;
 
 use crate::{
     array::Contiguous,
@@ -57,6 +58,11 @@ impl<'py> Observations<'py> {
             call.write_observations(index, array.bytes()).map_err(|error| to_python(&error))?;
         }
         Ok(())
+    }
+
+    /// Their bytes, in the order of the policy's observation columns.
+    pub(crate) fn bytes(&self) -> SmallVec<[&[u8]; 4]> {
+        self.arrays().iter().map(Contiguous::bytes).collect()
     }
 
     fn arrays(&self) -> &[Contiguous<'py>] {

@@ -8,6 +8,7 @@ from relevo._core.episode import Episode
 from relevo._core.logging import close_events, next_event
 from relevo._core.machine import processors
 from relevo._core.model import ModelModule
+from relevo._core.pending_action import PendingAction
 from relevo._core.run import Episodes, Run
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Episode",
     "Episodes",
     "ModelModule",
+    "PendingAction",
     "Run",
     "TensorContract",
     "__version__",

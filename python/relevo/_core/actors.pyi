@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, final
 from uuid import UUID
 
@@ -44,6 +44,9 @@ class Actors:
     ) -> ActionBatch:
         """One action for each actor, by one forward pass for each policy.
 
+        The call of a handle on one actor shares its pass with those of other threads: it waits for them up to the
+        builder's `max_wait`, and not at all once every actor that is calling waits.
+
         Args:
             obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
                 which other entries are passed over, or a tuple in the model's order.
@@ -58,8 +61,30 @@ class Actors:
                 nothing.
             InferenceError: the model failed or gave NaN; the message names the actor. Nothing is recorded for the call.
             ActorNotFoundError: an actor was removed.
-            AgentStateError: the agent is not running.
+            AgentStateError: the agent is not running; or, of a handle on one actor, it still waits for the action of
+                another call.
             TrajectoryError: recording has stopped, told once; later calls go on without it.
+        """
+
+    def act_async(
+        self,
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        mask: npt.ArrayLike | None = None,
+        deterministic: bool | None = None,
+        record: bool | npt.NDArray[np.bool_] = True,
+    ) -> Awaitable[ActionBatch]:
+        """The awaitable twin of `act`, for tasks of a running asyncio loop.
+
+        A handle on one actor shares its forward pass with the other tasks that ask for an action before the loop
+        turns. The call is made at once and not first when it is awaited; `obs` may be changed afterwards. A handle on
+        several actors acts in a thread of the loop's executor.
+
+        What is given is as good as an `asyncio.Future`: `wait_for`, `gather` and `shield` take it. Cancelled, it frees
+        the actor for its next call, and nothing is recorded.
+
+        Raises:
+            RuntimeError: no loop is running in this thread.
+            AgentStateError: the actor still waits for the action of another call.
         """
 
     def observe(

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 from uuid import UUID
@@ -24,6 +24,9 @@ class Agent:
         *,
         actor_count: int,
         routers: int,
+        max_batch: int,
+        max_wait: float,
+        on_error: str,
         record: Path | None,
         memory_trajectories: int,
         memory_bytes: int,
@@ -99,7 +102,10 @@ class Agent:
         """Adds `count` actors; see `new_actor`. A model given here is shared by them."""
 
     def remove_actor(self, actor: UUID) -> None:
-        """Removes an actor. Its open episode is kept as an incomplete one."""
+        """Removes an actor. Its open episode is kept as an incomplete one.
+
+        A call of its that waits for an action gets an `ActorNotFoundError`, and that step is not recorded.
+        """
 
     def set_actor_id(self, old: UUID, new: UUID) -> None:
         """Gives an actor another id. Its open episode keeps the old one, later episodes carry the new one."""
@@ -133,6 +139,15 @@ class Agent:
         without an open step.
         """
 
+    def request_action_async(
+        self,
+        ids: Sequence[UUID],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        mask: npt.ArrayLike | None = None,
+        reward: npt.ArrayLike | None = None,
+    ) -> Awaitable[ActionBatch]:
+        """The awaitable twin of `request_action`; see `Actors.act_async`."""
+
     def flag_last_action(
         self,
         ids: Sequence[UUID],
@@ -146,11 +161,31 @@ class Agent:
         """
 
     def scale_throughput(self, change: int) -> int:
-        """Adds routers, or takes some away; gives the new number.
+        """Adds routers, or takes some away, and places all actors anew; gives the new number.
+
+        From each actor's next call on the new placement holds. What waits at a router that goes is run before.
 
         Raises:
             ConfigError: none would be left.
         """
+
+    def pause_recording(self) -> None:
+        """Records no more, from the next action of each actor on. Open episodes end as incomplete ones.
+
+        Raises:
+            ConfigError: the agent was built without a folder, and with `keep_in_memory(0)`.
+        """
+
+    def resume_recording(self) -> None:
+        """Records again.
+
+        An actor that acted meanwhile is recorded from its next episode on, so that no episode lacks its beginning;
+        the others are recorded from their next action on.
+        """
+
+    @property
+    def recording(self) -> bool:
+        """Whether actions are recorded now."""
 
     def trajectories(self) -> list[Episode]:
         """The last finished trajectories, oldest first, as many as the builder keeps in memory."""
@@ -158,7 +193,10 @@ class Agent:
     def stats(self) -> dict[str, Any]:
         """Counters of what happened so far.
 
-        `actors`, `routers`; `policies`, by name, each with `version`, `calls`, `rows`, `inference_seconds`, `errors`;
+        `actors`; `actors_dropped`, by `on_error`; `routers`, a dict for each while the agent runs, with `device`,
+        `index`, `actors` placed there, `queue`, `batches`, `rows`, `failed`, `batch_sizes`, `queue_seconds`,
+        `inference_seconds` and `restarts`;
+        `policies`, by name, each with `version`, `calls`, `rows`, `inference_seconds`, `errors`;
         `steps_recorded` and `episodes_recorded`, in memory, on disk or lost; `steps_written`, on disk;
         `episodes_interrupted`, `rewards_missing`, `final_observations_missing`; `episodes_lost`, which did not reach
         the disk because it had failed, and `recording_error`, which says why.

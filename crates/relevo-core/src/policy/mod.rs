@@ -19,5 +19,5 @@ pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};
 pub use loaded::LoadedModel;
 pub use pool::{PooledWorker, WorkerPool};
 pub(crate) use sampling::first_nan_row;
-pub use slot::{PolicySlot, PolicyStats, PolicyVersion};
+pub use slot::{OwnWorker, PolicySlot, PolicyStats, PolicyVersion};
 pub use worker::Worker;

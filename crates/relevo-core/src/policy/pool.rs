@@ -8,7 +8,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::Worker;
-use crate::{error::Result, fork::Birthplace};
+use crate::error::Result;
 
 /// Workers for as many callers at a time as the machine has processors; more of them would only wait for each other, and
 /// each holds weights of its own.
@@ -16,7 +16,6 @@ pub struct WorkerPool {
     state: Mutex<State>,
     returned: Condvar,
     most: usize,
-    birthplace: Birthplace,
 }
 
 #[derive(Default)]
@@ -34,12 +33,7 @@ pub struct PooledWorker<'a> {
 impl WorkerPool {
     /// An empty pool.
     pub fn new() -> Self {
-        Self {
-            state: Mutex::default(),
-            returned: Condvar::new(),
-            most: available_parallelism().map_or(1, Into::into),
-            birthplace: Birthplace::here(),
-        }
+        Self { state: Mutex::default(), returned: Condvar::new(), most: available_parallelism().map_or(1, Into::into) }
     }
 
     /// A worker for one caller: an idle one, or a new one by `make` while there are few, or the next that is handed back.
@@ -94,15 +88,6 @@ impl Drop for PooledWorker<'_> {
         }
         drop(state);
         self.pool.returned.notify_one();
-    }
-}
-
-impl Drop for WorkerPool {
-    fn drop(&mut self) {
-        if self.birthplace.is_elsewhere() {
-            // A session's threads stayed in the parent; joining them here would wait forever.
-            std::mem::forget(std::mem::take(&mut self.state.get_mut().idle));
-        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! A policy: a named slot that serves one version of a model at a time. The version can be exchanged while calls run; a
 //! batch uses one version from its start to its end.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -26,6 +29,7 @@ use crate::{
 #[derive(Debug)]
 pub struct PolicySlot {
     name: Arc<str>,
+    device: Arc<str>,
     head: Option<HeadKind>,
     keep_outputs: bool,
     current: ArcSwap<PolicyVersion>,
@@ -47,6 +51,10 @@ pub struct PolicyVersion {
     /// The columns that its steps record, without a mask.
     pub schema: Arc<StepSchema>,
     pool: WorkerPool,
+    /// Workers that routers have for themselves.
+    own_workers: AtomicU64,
+    /// Warm ones that no router has taken yet.
+    warm_workers: Mutex<Vec<Worker>>,
 }
 
 /// What a policy served so far.
@@ -68,6 +76,7 @@ impl PolicySlot {
     /// # Errors
     /// [`Error::Contract`] where the head does not fit the model, or the model is recurrent.
     pub fn new(name: &str, loaded: LoadedModel, head: Option<HeadKind>, keep_outputs: bool) -> Result<Self> {
+        let device = loaded.options.device.as_str().into();
         let first = PolicyVersion::new(1, loaded, head, keep_outputs)?;
         let (path, kind) = (first.loaded.path.display(), first.head.kind());
         tracing::info!(policy = name, version = 1, head = %kind, %path, "policy `{name}` serves {path} with the head {kind}");
@@ -77,6 +86,7 @@ impl PolicySlot {
         }
         Ok(Self {
             name: name.into(),
+            device,
             head,
             keep_outputs,
             current: ArcSwap::from_pointee(first),
@@ -90,6 +100,16 @@ impl PolicySlot {
         &self.name
     }
 
+    /// The device that its models run on.
+    pub fn device(&self) -> &Arc<str> {
+        &self.device
+    }
+
+    /// Whether raw outputs are kept for the callers.
+    pub fn keeps_outputs(&self) -> bool {
+        self.keep_outputs
+    }
+
     /// The version that serves now.
     pub fn current(&self) -> Arc<PolicyVersion> {
         self.current.load_full()
@@ -99,9 +119,16 @@ impl PolicySlot {
     /// it does not fit, the old one keeps serving.
     ///
     /// # Errors
-    /// [`Error::Contract`] where the new model takes other observations, gives other actions or misses an output.
+    /// [`Error::Contract`] where the new model takes other observations, gives other actions or misses an output,
+    /// [`Error::Config`] where it was loaded for another device.
     pub fn update(&self, loaded: LoadedModel) -> Result<u64> {
         let _one_at_a_time = self.update.lock();
+        if *loaded.options.device != *self.device {
+            return Err(Error::Config(format!(
+                "the policy `{}` runs on {}, but the new model was loaded for {}; load it for the policy's device",
+                self.name, self.device, loaded.options.device
+            )));
+        }
         let old = self.current();
         let new = PolicyVersion::new(old.version + 1, loaded, self.head, self.keep_outputs)?;
         if new.schema != old.schema || new.mask_width() != old.mask_width() {
@@ -114,6 +141,7 @@ impl PolicySlot {
             )));
         }
         // The first passes of a session are slow; a call that waits should not pay for them.
+        new.warm(old.own_workers.load(Ordering::Relaxed))?;
         if new.gives_nan()? && !old.gives_nan()? {
             return Err(Error::Contract(format!(
                 "the new model for policy `{}` gives NaN where the one that serves does not; it keeps serving. Look for NaN in \
@@ -151,7 +179,15 @@ impl PolicyVersion {
         let random_graph = !loaded.model.facts().random_ops.is_empty();
         let head = Head::new(head, &loaded.contract, random_graph, keep_outputs)?;
         let schema = Arc::new(step_schema(&loaded, &head));
-        Ok(Self { version, loaded, head, schema, pool: WorkerPool::new() })
+        Ok(Self {
+            version,
+            loaded,
+            head,
+            schema,
+            pool: WorkerPool::new(),
+            own_workers: AtomicU64::new(0),
+            warm_workers: Mutex::default(),
+        })
     }
 
     /// How many actions a mask speaks of; `None` where the policy can use no mask.
@@ -165,12 +201,35 @@ impl PolicyVersion {
         self.loaded.contract.observations().map(|input| input.spec.name.clone()).collect()
     }
 
+    /// A worker that its caller keeps.
+    pub fn own_worker(self: &Arc<Self>) -> Result<OwnWorker> {
+        let warm = self.warm_workers.lock().pop();
+        let worker = warm.map_or_else(|| Worker::new(&self.loaded, self.head.wanted()), Ok)?;
+        self.own_workers.fetch_add(1, Ordering::Relaxed);
+        Ok(OwnWorker { version: self.clone(), worker })
+    }
+
+    /// Makes workers for as many routers as the version before had, and lets each run once.
+    fn warm(&self, workers: u64) -> Result<()> {
+        for _ in 0..workers {
+            let mut worker = Worker::new(&self.loaded, self.head.wanted())?;
+            self.probe(&mut worker)?;
+            self.warm_workers.lock().push(worker);
+        }
+        Ok(())
+    }
+
+    /// A forward pass on a made-up observation.
+    fn probe(&self, worker: &mut Worker) -> Result<()> {
+        let observations: Vec<_> =
+            self.loaded.contract.observations().map(|input| probe_input(input, 1, 0.0)).collect();
+        worker.forward(1, &observations.iter().map(Tensor::bytes).collect::<Vec<_>>(), None)
+    }
+
     /// Whether a forward pass on a made-up observation gives NaN.
     fn gives_nan(&self) -> Result<bool> {
         let mut worker = self.checkout()?;
-        let observations: Vec<_> =
-            self.loaded.contract.observations().map(|input| probe_input(input, 1, 0.0)).collect();
-        worker.forward(1, &observations.iter().map(Tensor::bytes).collect::<Vec<_>>(), None)?;
+        self.probe(&mut worker)?;
         let mut outputs = worker.outputs().iter().filter(|output| output.dtype() == DType::Float32);
         Ok(outputs.any(|output| output.values::<f32>().iter().any(|value| value.is_nan())))
     }
@@ -178,6 +237,40 @@ impl PolicyVersion {
     /// A worker for one caller.
     pub fn checkout(&self) -> Result<PooledWorker<'_>> {
         self.pool.checkout(|| Worker::new(&self.loaded, self.head.wanted()))
+    }
+}
+
+/// A worker that its caller keeps for as long as the version serves.
+#[derive(Debug)]
+pub struct OwnWorker {
+    version: Arc<PolicyVersion>,
+    worker: Worker,
+}
+
+impl OwnWorker {
+    /// Whether it is one of `version`.
+    pub fn serves(&self, version: &Arc<PolicyVersion>) -> bool {
+        Arc::ptr_eq(&self.version, version)
+    }
+}
+
+impl Deref for OwnWorker {
+    type Target = Worker;
+
+    fn deref(&self) -> &Worker {
+        &self.worker
+    }
+}
+
+impl DerefMut for OwnWorker {
+    fn deref_mut(&mut self) -> &mut Worker {
+        &mut self.worker
+    }
+}
+
+impl Drop for OwnWorker {
+    fn drop(&mut self) {
+        self.version.own_workers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,5 +1,7 @@
 //! A session with the buffers that it needs: what one caller at a time runs forward passes with.
 
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -10,7 +12,8 @@ use super::{
     loaded::LoadedModel,
 };
 use crate::{
-    error::Result,
+    error::{Error, Result},
+    fork::Birthplace,
     spec::DType,
     tensor::{Tensor, TensorView},
 };
@@ -22,7 +25,9 @@ const PART_ROWS: usize = 8192;
 /// A session with its input and output buffers. Outputs keep their allocation, so a worker that has seen the largest
 /// batch allocates nothing more.
 pub struct Worker {
-    session: Box<dyn Session>,
+    /// Always there; taken out only at the end.
+    session: Option<Box<dyn Session>>,
+    birthplace: Birthplace,
     inputs: Vec<InputContract>,
     input_shapes: Vec<Vec<usize>>,
     /// Inputs that the caller does not give: masks as the model's type, states of zeros. One for each input, empty for
@@ -45,7 +50,8 @@ impl Worker {
         let contract = &loaded.contract;
         let empty = || Tensor::zeros(DType::Float32, &[0]);
         Ok(Self {
-            session: loaded.model.session()?,
+            session: Some(loaded.model.session()?),
+            birthplace: Birthplace::here(),
             inputs: contract.inputs.clone(),
             input_shapes: contract.inputs.iter().map(|input| input.shape(0)).collect(),
             made_inputs: contract.inputs.iter().map(|_| empty()).collect(),
@@ -116,7 +122,7 @@ impl Worker {
         if rows <= self.part {
             self.shape_inputs(rows);
             let views = views(&self.inputs, &self.input_shapes, bytes, 0..rows);
-            return self.session.forward(&views, &self.wanted, &mut self.outputs);
+            return session(&mut self.session)?.forward(&views, &self.wanted, &mut self.outputs);
         }
         for first in (0..rows).step_by(self.part) {
             let until = rows.min(first + self.part);
@@ -125,7 +131,7 @@ impl Worker {
                 shape_output(output, contract, until - first);
             }
             let views = views(&self.inputs, &self.input_shapes, bytes, first..until);
-            self.session.forward(&views, &self.wanted, &mut self.part_outputs)?;
+            session(&mut self.session)?.forward(&views, &self.wanted, &mut self.part_outputs)?;
             let outputs = self.outputs.iter_mut().zip(&self.part_outputs).zip(&self.wanted_contracts);
             for ((output, part), contract) in outputs {
                 // Constants are the same for every part.
@@ -142,6 +148,25 @@ impl Worker {
             shape[input.batch_axis] = rows;
         }
     }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.birthplace.is_elsewhere() {
+            // A session's threads stayed in the parent; joining them here would wait forever.
+            std::mem::forget(self.session.take());
+        }
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Worker").field("wanted", &self.wanted).finish_non_exhaustive()
+    }
+}
+
+fn session(session: &mut Option<Box<dyn Session>>) -> Result<&mut Box<dyn Session>> {
+    session.as_mut().ok_or_else(|| Error::State("the session is gone".into()))
 }
 
 /// Views of `rows` of every input's bytes.

@@ -4,7 +4,7 @@
 //! steps as they were. (Only where the group had to be leased anew for the call have its open steps ended.)
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -12,16 +12,18 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::{
-    group::{ActorGroup, GroupState, Work},
+    batch::{NamedTensors, Rows},
+    group::{ActorGroup, GroupState, Work, still_waiting},
+    handover::Caller,
     results::ActionResults,
     shared::AgentShared,
+    ticket::{Request, Ticket},
 };
 use crate::{
     error::{Error, Result},
     policy::{HeadError, HeadRequest, HeadRows},
     spec::{DType, shape_text},
-    tensor::Tensor,
-    trajectory::{Flags, StepSchema},
+    trajectory::{ColumnSpec, Flags, StepSchema},
 };
 
 /// Which rows of a call belong into trajectories.
@@ -33,6 +35,17 @@ pub enum Recording<'a> {
     Nothing,
     /// Those that are not 0, in the caller's order.
     Rows(&'a [u8]),
+}
+
+impl Recording<'_> {
+    /// Whether the caller's row `row` is recorded.
+    pub fn keeps(&self, row: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Nothing => false,
+            Self::Rows(rows) => rows[row] != 0,
+        }
+    }
 }
 
 /// What a call of `act` may ask for.
@@ -51,9 +64,9 @@ pub struct ActOptions<'a> {
 /// must hold the interpreter lock while it reads arrays, and must not while it waits or while a policy runs.
 #[derive(Debug)]
 pub struct ActCall<'a> {
-    group: &'a Arc<ActorGroup>,
-    agent: Arc<AgentShared>,
-    guard: MutexGuard<'a, GroupState>,
+    pub(super) group: &'a Arc<ActorGroup>,
+    pub(super) agent: Arc<AgentShared>,
+    pub(super) guard: MutexGuard<'a, GroupState>,
     masked: bool,
 }
 
@@ -61,13 +74,17 @@ impl ActorGroup {
     /// Begins a call; `None` while another thread is in a call of this group.
     ///
     /// # Errors
-    /// [`Error::State`] where the agent is not running, and the error that stopped a recording, once.
+    /// [`Error::State`] where the agent is not running or the only actor's last call still waits for its action, and the
+    /// error that stopped a recording, once.
     pub fn try_begin(self: &Arc<Self>) -> Result<Option<ActCall<'_>>> {
         let agent = self.agent()?;
         agent.check_here()?;
         let Some(guard) = self.state.try_lock() else { return Ok(None) };
         // Checked behind the lock: `shutdown` takes it after it has changed the phase.
         agent.check_running()?;
+        if self.waiting.load(Ordering::Acquire) {
+            return Err(still_waiting(&self.actors[0]));
+        }
         Ok(Some(ActCall { group: self, agent, guard, masked: false }))
     }
 
@@ -77,7 +94,75 @@ impl ActorGroup {
     }
 }
 
+impl ActorGroup {
+    /// One call, from its beginning to its answer: `observations` holds the bytes of each observation column of all actors,
+    /// `mask` one byte for each actor and choice. The call of a handle on one actor shares its pass with other callers'.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] for what does not fit the policies, [`Error::Inference`] where a policy fails, [`Error::State`] where
+    /// the agent does not run.
+    pub fn act(
+        self: &Arc<Self>,
+        observations: &[&[u8]],
+        mask: Option<&[u8]>,
+        options: &ActOptions<'_>,
+    ) -> Result<Arc<ActionResults>> {
+        let ActOptions { deterministic, record } = *options;
+        if self.actors.len() == 1 {
+            let request = Request { observations, mask, deterministic, record: record.keeps(0) };
+            return self.begin(observations, mask)?.submit(&request, Caller::Blocks)?.wait();
+        }
+        let mut call = self.begin(observations, mask)?;
+        for (index, bytes) in observations.iter().enumerate() {
+            call.write_observations(index, bytes)?;
+        }
+        if let Some(mask) = mask {
+            call.write_mask(mask)?;
+        }
+        call.run(options)
+    }
+
+    /// Sends the call of a handle on one actor in, and does not wait: the ticket is a future.
+    ///
+    /// # Errors
+    /// As [`ActorGroup::act`], but what the policy says comes with the ticket.
+    pub fn request(self: &Arc<Self>, request: &Request<'_>) -> Result<Ticket> {
+        self.begin(request.observations, request.mask)?.submit(request, Caller::Polls)
+    }
+
+    /// A call that is checked and prepared.
+    fn begin(self: &Arc<Self>, observations: &[&[u8]], mask: Option<&[u8]>) -> Result<ActCall<'_>> {
+        let mut call = loop {
+            match self.try_begin()? {
+                Some(call) => break call,
+                None => self.wait(),
+            }
+        };
+        call.check_observations(observations)?;
+        if let Some(mask) = mask {
+            call.check_mask(mask.len() / self.actors.len(), mask)?;
+        }
+        if call.needs_preparation(mask.is_some()) {
+            call.prepare(mask.is_some())?;
+        }
+        Ok(call)
+    }
+}
+
 impl ActCall<'_> {
+    fn check_observations(&self, observations: &[&[u8]]) -> Result<()> {
+        let (schema, rows) = (self.schema(), self.group.actors.len());
+        let wanted: Vec<_> = schema.observations.iter().map(|column| column.row_bytes() * rows).collect();
+        let given: Vec<_> = observations.iter().map(|bytes| bytes.len()).collect();
+        if wanted == given {
+            return Ok(());
+        }
+        Err(Error::Contract(format!(
+            "the observations of {rows} actors must hold {wanted:?} bytes, a number for each observation column, but {given:?} \
+             came"
+        )))
+    }
+
     /// Whether [`ActCall::prepare`] has something to do, which may take a while.
     pub fn needs_preparation(&self, masked: bool) -> bool {
         !self.is_leased(masked) || self.is_full()
@@ -205,13 +290,10 @@ impl ActCall<'_> {
             let keep = self.agent.keep_outputs && work.policies.len() == 1;
             raw = work.run_segment(segment, row, masked, self.agent.seed, options.deterministic, keep)?;
         }
-        work.commit(row, options.record);
+        work.commit(row, options.record, self.agent.records());
         Ok(work.hand_out(row, raw))
     }
 }
-
-/// Raw outputs by name.
-type NamedTensors = Vec<(String, Tensor)>;
 
 impl Work {
     /// The row that the next call fills.
@@ -225,18 +307,47 @@ impl Work {
             let size = column.row_bytes();
             let bytes = &self.block.observations[index].as_slice()[cells.start * size..cells.end * size];
             if let Some(element) = first_nan(bytes, column.dtype) {
-                let at = element * column.dtype.size() / size.max(1);
-                let name = if column.key.is_empty() { "observation" } else { &column.key };
-                return Err(Error::Contract(format!(
-                    "the {name} of actor {} (row {}) holds NaN at element {} of its {}; check the environment",
-                    self.layout.actors[at].id,
-                    self.caller_row(at),
-                    element % (size / column.dtype.size()).max(1),
-                    shape_text(&column.shape)
-                )));
+                let elements = (size / column.dtype.size()).max(1);
+                return Err(self.nan(column, element / elements, element % elements));
             }
         }
         Ok(())
+    }
+
+    /// The error for NaN in `element` of what the actor in `at` observes.
+    pub(super) fn nan(&self, column: &ColumnSpec, at: usize, element: usize) -> Error {
+        Error::Contract(format!(
+            "the {} of actor {} (row {}) holds NaN at element {element} of its {}; check the environment",
+            if column.key.is_empty() { "observation" } else { &column.key },
+            self.layout.actors[at].id,
+            self.caller_row(at),
+            shape_text(&column.shape)
+        ))
+    }
+
+    /// Takes the answer to a single call over into the next row, whose block has room, and commits it.
+    pub(super) fn take_answer(&mut self, rows: &Rows, from: usize, record: Recording<'_>, recording: bool) -> Arc<ActionResults> {
+        let row = self.next_row();
+        for (index, bytes) in rows.observations.iter().enumerate() {
+            let target = self.block.observation_row_mut(index, row);
+            let size = target.len();
+            target.copy_from_slice(&bytes.as_slice()[from * size..][..size]);
+        }
+        if let Some(width) = self.layout.mask {
+            self.block.masks[row * width..][..width].copy_from_slice(&rows.masks[from * width..][..width]);
+        }
+        let size = self.layout.schema().action.row_bytes();
+        self.block.actions.as_slice_mut()[row * size..][..size]
+            .copy_from_slice(&rows.answers.actions.as_slice()[from * size..][..size]);
+        if let Some(log_prob) = rows.answers.log_probs.get(from) {
+            self.block.log_probs[row] = *log_prob;
+        }
+        if let Some(value) = rows.answers.values.get(from) {
+            self.block.values[row] = *value;
+        }
+        self.block.versions[row] = rows.version;
+        self.commit(row, record, recording);
+        self.hand_out(row, rows.outputs(from))
     }
 
     /// One forward pass for the actors of one policy, and its head.
@@ -307,12 +418,12 @@ impl Work {
         Ok(keep_outputs.then(|| {
             let named = version.head.wanted().iter().zip(worker.outputs());
             let outputs = &version.loaded.contract.outputs;
-            named.map(|(index, tensor)| (outputs[*index].spec.name.clone(), copy(tensor))).collect()
+            named.map(|(index, tensor)| (outputs[*index].spec.name.clone(), tensor.copy())).collect()
         }))
     }
 
-    /// Makes the row count.
-    fn commit(&mut self, row: usize, record: Recording<'_>) {
+    /// Makes the row count. `recording` says whether the agent records at all now.
+    fn commit(&mut self, row: usize, record: Recording<'_>, recording: bool) {
         let cells = self.block.cells(row);
         let recorded = Flags::ACTED | Flags::OPEN | Flags::RECORDED;
         let unrecorded = Flags::ACTED | Flags::OPEN;
@@ -331,6 +442,9 @@ impl Work {
                     }
                 }
             },
+        }
+        if !recording || self.has_muted() {
+            self.mute(self.block.cells(row), recording);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         self.block.timestamps[row] = now as i64;
@@ -386,14 +500,8 @@ fn work<'a>(guard: &'a mut MutexGuard<'_, GroupState>) -> Result<&'a mut Work> {
     guard.work.as_mut().ok_or_else(unprepared)
 }
 
-fn unprepared() -> Error {
+pub(super) fn unprepared() -> Error {
     Error::State("a call must be prepared before it is filled and run".into())
-}
-
-fn copy(tensor: &Tensor) -> Tensor {
-    let mut copy = Tensor::zeros(tensor.dtype(), tensor.shape());
-    copy.bytes_mut().copy_from_slice(tensor.bytes());
-    copy
 }
 
 /// Column c of `target` gets row order[c] of `source`.

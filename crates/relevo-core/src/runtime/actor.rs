@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::group::ActorGroup;
+use super::{group::ActorGroup, routers::Place};
 use crate::{policy::PolicySlot, trajectory::StepSchema};
 
 /// One stream of experience: an id, a policy, a random stream, and the group that holds its steps.
@@ -20,6 +20,8 @@ pub struct Actor {
     id: Mutex<Uuid>,
     policy: ArcSwap<PolicySlot>,
     removed: AtomicBool,
+    /// The router that batches its single calls.
+    pub(super) place: Mutex<Place>,
     /// Changed only under the agent's structure lock.
     pub(super) home: Mutex<Home>,
 }
@@ -29,6 +31,8 @@ pub struct Actor {
 pub(super) struct Home {
     /// Actions drawn so far; while the actor is in a group, the group counts.
     pub(super) draws: u64,
+    /// Whether the actor is in an episode that is not recorded, because recording was off when it acted.
+    pub(super) muted: bool,
     /// The group whose block holds the actor's newest steps, and the column there.
     pub(super) group: Option<(Arc<ActorGroup>, usize)>,
 }
@@ -40,6 +44,7 @@ impl Actor {
             id: Mutex::new(id),
             policy: ArcSwap::new(policy),
             removed: AtomicBool::new(false),
+            place: Mutex::default(),
             home: Mutex::default(),
         }
     }

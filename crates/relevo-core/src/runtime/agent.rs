@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -16,7 +16,8 @@ use super::{
     config::AgentConfig,
     group::ActorGroup,
     observe::{FinalObservations, Outcome, observe_each},
-    shared::{AgentShared, BUILT, RUNNING, STOPPED, Table},
+    routers::Routers,
+    shared::{AgentShared, BUILT, RUNNING, STOPPED, Table, shut_down},
 };
 use crate::{
     error::{Error, Result},
@@ -36,7 +37,6 @@ const DEFAULT_POLICY: &str = "default";
 pub struct Agent {
     pub(super) shared: Arc<AgentShared>,
     config: AgentConfig,
-    routers: AtomicUsize,
 }
 
 impl Agent {
@@ -52,10 +52,13 @@ impl Agent {
                 phase: AtomicUsize::new(BUILT),
                 birthplace: Birthplace::here(),
                 recorder: OnceLock::new(),
+                routers: Routers::new(config.routers, config.batching, config.seed),
+                on_error: config.on_error,
+                recording: AtomicBool::new(true),
+                dropped: AtomicU64::new(0),
                 table: RwLock::new(table),
                 groups: Mutex::default(),
             }),
-            routers: AtomicUsize::new(config.routers),
             config,
         };
         agent.add_actors(agent.config.actor_count, None)?;
@@ -82,6 +85,7 @@ impl Agent {
             let recorder = Recorder::start(RecorderConfig { memory: self.config.memory, writer }, sealer)?;
             drop(self.shared.recorder.set(recorder));
         }
+        self.shared.routers.start()?;
         self.shared.phase.store(RUNNING, Ordering::Release);
         let actors = self.shared.table.read().by_id.len();
         tracing::info!(actors, seed = self.config.seed, "the agent has started (actors: {actors})");
@@ -110,16 +114,16 @@ impl Agent {
         }
         let policy = policy.unwrap_or_else(|| table.policies[0].clone());
         table.by_id.reserve(count);
-        let ids = (0..count)
+        (0..count)
             .map(|_| {
                 let actor = Arc::new(Actor::new(table.next_ordinal, Uuid::new_v4(), policy.clone()));
+                self.shared.routers.place(&actor)?;
                 table.next_ordinal += 1;
                 table.by_id.insert(actor.id(), actor.clone());
                 table.by_ordinal.insert(actor.ordinal, actor.clone());
-                actor.id()
+                Ok(actor.id())
             })
-            .collect();
-        Ok(ids)
+            .collect()
     }
 
     /// Ids of all actors, in the order in which they were made.
@@ -130,29 +134,14 @@ impl Agent {
 
     /// Removes an actor; its open episode is kept as an interrupted one.
     pub fn remove_actor(&self, id: Uuid) -> Result<()> {
-        self.shared.check_here()?;
-        let _structure = self.shared.structure.lock();
-        let actor = self.one(id)?;
-        let home = actor.home.lock().group.clone();
-        if let Some((group, column)) = home {
-            group.release(&self.shared, &actor, column);
-        }
-        actor.remove();
-        let mut table = self.shared.table.write();
-        table.by_id.remove(&id);
-        table.by_ordinal.remove(&actor.ordinal);
-        drop(table);
-        if let Some(recorder) = self.shared.recorder() {
-            recorder.interrupt(actor.ordinal);
-        }
-        Ok(())
+        self.shared.remove_actor(id)
     }
 
     /// Gives an actor another id. An open episode keeps the old one, later episodes carry the new one.
     pub fn rename_actor(&self, old: Uuid, new: Uuid) -> Result<()> {
         self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
-        let actor = self.one(old)?;
+        let actor = self.shared.one(old)?;
         if old == new {
             return Ok(());
         }
@@ -175,6 +164,7 @@ impl Agent {
         for actor in self.shared.find(ids)? {
             Self::unsettle(&actor);
             actor.set_policy(slot.clone());
+            self.shared.routers.place(&actor)?;
         }
         Ok(())
     }
@@ -185,11 +175,6 @@ impl Agent {
         if let Some((group, _)) = home {
             group.state.lock().leased = false;
         }
-    }
-
-    fn one(&self, id: Uuid) -> Result<Arc<Actor>> {
-        let mut found = self.shared.find(&[id])?;
-        found.pop().ok_or_else(|| Error::State("an actor vanished while it was looked up".into()))
     }
 
     /// The policy named `name`; `default` is the first one, unless another has that name.
@@ -279,26 +264,46 @@ impl Agent {
 
     /// What an actor observed when it acted last, or what its policy observes if it has not, and the names of that.
     pub fn observed(&self, id: Uuid) -> Result<(Arc<StepSchema>, Vec<String>)> {
-        let actor = self.one(id)?;
+        let actor = self.shared.one(id)?;
         Ok((actor.observed(), actor.policy().current().observation_names()))
     }
 
-    /// How many routers there are.
-    pub fn routers(&self) -> usize {
-        self.routers.load(Ordering::Relaxed)
+    /// Whether actions are recorded: from the next action of each actor on. What is off ends open episodes as interrupted ones
+    /// once their next step is observed. What is on again begins with the next episode of each actor that acted meanwhile,
+    /// never within one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where the agent was made without a recorder.
+    pub fn set_recording(&self, on: bool) -> Result<()> {
+        self.shared.check_here()?;
+        if self.config.record.is_none() && self.config.memory.trajectories == 0 {
+            return Err(Error::Config(
+                "this agent has nothing to record into; give the builder a folder by record(path), or keep_in_memory(n)".into(),
+            ));
+        }
+        self.shared.recording.store(on, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Adds routers, or takes some away; gives the new number.
+    /// Whether actions are recorded now.
+    pub fn is_recording(&self) -> bool {
+        self.shared.records() && (self.config.record.is_some() || self.config.memory.trajectories > 0)
+    }
+
+    /// How many routers there are for each device.
+    pub fn routers(&self) -> usize {
+        self.shared.routers.count()
+    }
+
+    /// Adds routers, or takes some away, and places all actors anew; gives the new number. What waits at a router that goes
+    /// is run before.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where none would be left.
     pub fn scale_routers(&self, change: i64) -> Result<usize> {
-        let scaled = self.routers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |routers| {
-            routers.checked_add_signed(change as isize).filter(|scaled| *scaled > 0)
-        });
-        match scaled {
-            Ok(before) => Ok(before.saturating_add_signed(change as isize)),
-            Err(routers) => Err(Error::Config(format!(
-                "scaling {routers} routers by {change} would leave none; at least one must stay"
-            ))),
-        }
+        self.shared.check_here()?;
+        let table = self.shared.table.read();
+        self.shared.routers.scale(change, table.by_ordinal.values())
     }
 
     /// The trajectories in memory, oldest first. Call [`Agent::flush`] before for those that ended just now.
@@ -335,6 +340,7 @@ impl Agent {
         }
         let Some(recorder) = self.shared.recorder() else { return Ok(()) };
         if first {
+            self.shared.routers.stop(&shut_down());
             for group in self.shared.groups() {
                 // A call that began before the phase changed holds this lock until it has committed its row.
                 group.seal_last(&self.shared);

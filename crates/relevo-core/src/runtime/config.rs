@@ -1,12 +1,45 @@
 //! How an agent is made.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use super::routers::MOST_ROUTERS;
 use crate::{
     error::{Error, Result},
     policy::PolicySlot,
     trajectory::MemoryLimit,
 };
+
+/// How single calls are batched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batching {
+    /// Rows of a batch at most.
+    pub max_batch: usize,
+    /// How long the first row of a batch may wait for others.
+    pub max_wait: Duration,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self { max_batch: 256, max_wait: Duration::from_micros(500) }
+    }
+}
+
+impl Batching {
+    /// The longest wait in nanoseconds.
+    pub(super) fn patience(self) -> u64 {
+        self.max_wait.as_nanos().try_into().unwrap_or(u64::MAX)
+    }
+}
+
+/// What becomes of an actor whose policy fails, or gives NaN, for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// It stays, and its caller gets the error.
+    #[default]
+    Raise,
+    /// It is removed, its open episode is kept as an interrupted one, and its caller gets the error.
+    DropActor,
+}
 
 /// How an agent is made.
 #[derive(Debug)]
@@ -15,8 +48,12 @@ pub struct AgentConfig {
     pub policies: Vec<Arc<PolicySlot>>,
     /// Actors to begin with.
     pub actor_count: usize,
-    /// Workers that batch single calls. Calls for many actors at once run on the caller's thread and need none.
+    /// Workers that batch single calls, for each device. Calls for many actors at once run on the caller's thread.
     pub routers: usize,
+    /// How single calls are batched.
+    pub batching: Batching,
+    /// What becomes of an actor whose policy fails for it.
+    pub on_error: OnError,
     /// The run folder to record into.
     pub record: Option<PathBuf>,
     /// How much is kept in memory.
@@ -35,8 +72,15 @@ impl AgentConfig {
         if self.policies.is_empty() {
             return Err(Error::Config("an agent needs a policy; give one by default_model(path)".into()));
         }
-        if self.routers == 0 {
-            return Err(Error::Config("routers must be at least 1, but is 0".into()));
+        if !(1..=MOST_ROUTERS).contains(&self.routers) {
+            return Err(Error::Config(format!(
+                "routers must be between 1 and {MOST_ROUTERS}, but is {}; each is a thread, and more than there are processors \
+                 only wait for each other",
+                self.routers
+            )));
+        }
+        if self.batching.max_batch == 0 {
+            return Err(Error::Config("max_batch must be at least 1, but is 0".into()));
         }
         for (index, policy) in self.policies.iter().enumerate() {
             if self.policies[..index].iter().any(|other| other.name() == policy.name()) {

@@ -4,12 +4,15 @@
 //! over from another group, removing, renaming) happens under the agent's structure lock, which is always taken first.
 //! So a call holds either its own lock alone, or the structure lock and then locks one after the other.
 
-use std::sync::{Arc, Weak};
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, Ordering},
+};
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{actor::Actor, results::ResultsRing, shared::AgentShared};
+use super::{actor::Actor, results::ResultsRing, shared::AgentShared, ticket::Lane};
 use crate::{
     error::{Error, Result},
     policy::{PolicySlot, random::Stream},
@@ -26,6 +29,8 @@ pub struct ActorGroup {
     pub actors: Vec<Arc<Actor>>,
     pub(super) agent: Weak<AgentShared>,
     pub(super) state: Mutex<GroupState>,
+    /// Whether the only actor's single call waits for its answer.
+    pub(super) waiting: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -34,6 +39,8 @@ pub(super) struct GroupState {
     pub(super) leased: bool,
     /// What a leased group works with; stays when the lease goes, because open steps may still be in its block.
     pub(super) work: Option<Work>,
+    /// Where a group of one actor batches its calls.
+    pub(super) lane: Lane,
 }
 
 /// What a group works with between two changes of its make-up.
@@ -53,11 +60,14 @@ pub(super) struct Work {
     /// Whether an episode ended since the block was last sent.
     pub(super) ended: bool,
     pub(super) results: ResultsRing,
+    /// Columns whose episode is not recorded, because recording was off when they acted; empty where there are none.
+    muted: Vec<bool>,
 }
 
 impl ActorGroup {
     pub(super) fn new(agent: Weak<AgentShared>, actors: Vec<Arc<Actor>>) -> Self {
-        Self { actors, agent, state: Mutex::new(GroupState { leased: false, work: None }) }
+        let state = GroupState { leased: false, work: None, lane: Lane::default() };
+        Self { actors, agent, state: Mutex::new(state), waiting: AtomicBool::new(false) }
     }
 
     pub(super) fn agent(&self) -> Result<Arc<AgentShared>> {
@@ -74,6 +84,7 @@ impl ActorGroup {
         // Order of locks: the structure's first. While it is awaited, this group's lock is free.
         let _structure = MutexGuard::unlocked(guard, || agent.structure.lock());
         agent.check_running()?;
+        guard.lane.leave();
         if let Some(gone) = self.actors.iter().find(|actor| actor.is_removed()) {
             return Err(Error::ActorNotFound {
                 id: gone.id(),
@@ -88,6 +99,7 @@ impl ActorGroup {
                 let mut home = actor.home.lock();
                 if matches!(&home.group, Some((group, _)) if Arc::ptr_eq(group, self)) {
                     home.draws = stream.draw;
+                    home.muted = work.is_muted(column);
                 }
             }
         }
@@ -96,8 +108,10 @@ impl ActorGroup {
                 Some((group, column)) if !Arc::ptr_eq(group, self) => Some((group.clone(), *column)),
                 _ => None,
             };
-            if let Some((group, column)) = elsewhere {
-                group.release(agent, actor, column);
+            if let Some((group, column)) = elsewhere
+                && !group.release(agent, actor, column, false)
+            {
+                return Err(still_waiting(actor));
             }
         }
         let work = Work::new(&self.actors, mask, agent.recorder().is_some())?;
@@ -111,16 +125,22 @@ impl ActorGroup {
         Ok(())
     }
 
-    /// Lets one actor go: its steps are sent, its random stream goes back to it. The caller holds the structure lock, and
-    /// not this group's.
-    pub(super) fn release(&self, agent: &AgentShared, actor: &Actor, column: usize) {
+    /// Lets one actor go: its steps are sent, its random stream goes back to it. Gives `false`, with nothing done, where its
+    /// call still waits for an answer, unless it must go. The caller holds the structure lock, and not this group's.
+    pub(super) fn release(&self, agent: &AgentShared, actor: &Actor, column: usize, must: bool) -> bool {
         let mut state = self.state.lock();
+        if self.waiting.load(Ordering::Acquire) && !must {
+            return false;
+        }
         state.leased = false;
-        let Some(work) = &mut state.work else { return };
+        state.lane.leave();
+        let Some(work) = &mut state.work else { return true };
         work.send(agent, |other| other != column);
         let mut home = actor.home.lock();
         home.draws = work.streams[column].draw;
+        home.muted = work.is_muted(column);
         home.group = None;
+        true
     }
 
     /// Sends all finished steps to the recorder.
@@ -186,11 +206,16 @@ impl Work {
             mask,
             recorded,
         });
+        let mut muted: Vec<_> = columns().map(|actor| actor.home.lock().muted).collect();
+        if !muted.contains(&true) {
+            muted.clear();
+        }
         Ok(Self {
             policies,
             streams: columns().map(|actor| Stream { actor: actor.ordinal, draw: actor.home.lock().draws }).collect(),
             block: Block::new(layout.clone(), layout.capacity_after(0)),
             spares: Arc::new(ArrayQueue::new(SPARES)),
+            muted,
             open_row: None,
             ended: false,
             results: ResultsRing::new(
@@ -202,6 +227,36 @@ impl Work {
             order: (!order.iter().enumerate().all(|(column, row)| column == *row as usize)).then_some(order),
             layout,
         })
+    }
+
+    /// Whether any column's episode is not recorded.
+    pub(super) fn has_muted(&self) -> bool {
+        !self.muted.is_empty()
+    }
+
+    fn is_muted(&self, column: usize) -> bool {
+        self.muted.get(column).is_some_and(|muted| *muted)
+    }
+
+    /// Says which of the steps in `flags` are not recorded, because recording is off, or was off in the same episode.
+    pub(super) fn mute(&mut self, cells: std::ops::Range<usize>, recording: bool) {
+        if !recording {
+            self.muted.clear();
+            self.muted.resize(self.layout.columns(), true);
+        }
+        for (flags, _) in self.block.flags[cells].iter_mut().zip(&self.muted).filter(|(_, muted)| **muted) {
+            *flags &= !Flags::RECORDED;
+        }
+    }
+
+    /// The next step of `column` begins an episode.
+    pub(super) fn unmute(&mut self, column: usize) {
+        if let Some(muted) = self.muted.get_mut(column) {
+            *muted = false;
+            if !self.muted.contains(&true) {
+                self.muted.clear();
+            }
+        }
     }
 
     /// The caller's row of `column`.
@@ -248,6 +303,14 @@ impl Work {
         }
         Some(block)
     }
+}
+
+/// The error for a second call of an actor.
+pub(super) fn still_waiting(actor: &Actor) -> Error {
+    Error::State(format!(
+        "actor {} still waits for the action of another call; make one call at a time for each actor",
+        actor.id()
+    ))
 }
 
 /// One call takes one array of observations and gives one array of actions, whatever the policies.

@@ -238,6 +238,7 @@ impl Work {
             return;
         }
         self.ended = true;
+        self.unmute(column);
         if let Some(last) = last
             && self.layout.recorded
             && flags.has(Flags::RECORDED)

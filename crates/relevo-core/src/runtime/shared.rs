@@ -4,14 +4,14 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
-use super::{actor::Actor, group::ActorGroup};
+use super::{actor::Actor, config::OnError, group::ActorGroup, routers::Routers};
 use crate::{
     error::{Error, Result},
     fork::Birthplace,
@@ -29,6 +29,12 @@ pub(super) struct AgentShared {
     pub(super) phase: AtomicUsize,
     pub(super) birthplace: Birthplace,
     pub(super) recorder: OnceLock<Arc<Recorder>>,
+    pub(super) routers: Routers,
+    pub(super) on_error: OnError,
+    /// Whether actions are recorded now.
+    pub(super) recording: AtomicBool,
+    /// Actors that were removed because their policy failed for them.
+    pub(super) dropped: AtomicU64,
     pub(super) table: RwLock<Table>,
     pub(super) groups: Mutex<Vec<Weak<ActorGroup>>>,
 }
@@ -60,15 +66,52 @@ impl AgentShared {
     /// An error unless the agent runs, in this process; also the error that stopped the recording, once.
     pub(super) fn check_running(&self) -> Result<()> {
         self.check_here()?;
-        match self.phase.load(Ordering::Acquire) {
-            RUNNING => {}
-            BUILT => return Err(Error::State("the agent has not started; call start() or use `with agent:`".into())),
-            _ => return Err(Error::State("the agent was shut down; build a new one".into())),
-        }
+        self.check_phase()?;
         match self.recorder().and_then(|recorder| recorder.untold_failure()) {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// An error unless the agent runs.
+    pub(super) fn check_phase(&self) -> Result<()> {
+        match self.phase.load(Ordering::Acquire) {
+            RUNNING => Ok(()),
+            BUILT => Err(Error::State("the agent has not started; call start() or use `with agent:`".into())),
+            _ => Err(shut_down()),
+        }
+    }
+
+    /// Removes an actor; its open episode is kept as an interrupted one.
+    pub(super) fn remove_actor(&self, id: Uuid) -> Result<()> {
+        self.check_here()?;
+        let _structure = self.structure.lock();
+        let actor = self.one(id)?;
+        actor.remove();
+        let home = actor.home.lock().group.clone();
+        if let Some((group, column)) = home {
+            group.release(self, &actor, column, true);
+        }
+        self.routers.remove(&actor);
+        let mut table = self.table.write();
+        table.by_id.remove(&id);
+        table.by_ordinal.remove(&actor.ordinal);
+        drop(table);
+        if let Some(recorder) = self.recorder() {
+            recorder.interrupt(actor.ordinal);
+        }
+        Ok(())
+    }
+
+    /// Counts an actor that was removed because its policy failed for it.
+    pub(super) fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The actor with this id.
+    pub(super) fn one(&self, id: Uuid) -> Result<Arc<Actor>> {
+        let mut found = self.find(&[id])?;
+        found.pop().ok_or_else(|| Error::State("an actor vanished while it was looked up".into()))
     }
 
     /// An error in a process that was forked off. Checked before any lock is taken: a thread that stayed in the parent may
@@ -82,6 +125,11 @@ impl AgentShared {
             ));
         }
         Ok(())
+    }
+
+    /// Whether actions are recorded now.
+    pub(super) fn records(&self) -> bool {
+        self.recording.load(Ordering::Relaxed)
     }
 
     pub(super) fn recorder(&self) -> Option<&Arc<Recorder>> {
@@ -110,6 +158,11 @@ impl AgentShared {
             })
             .collect()
     }
+}
+
+/// The error for calls of an agent that has ended.
+pub(super) fn shut_down() -> Error {
+    Error::State("the agent was shut down; build a new one".into())
 }
 
 impl Sealer for AgentShared {

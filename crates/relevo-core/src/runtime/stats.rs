@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use super::agent::Agent;
+use super::{
+    agent::Agent,
+    router::{Router, SIZES},
+};
 use crate::{error::Result, trajectory::RecorderStats};
 
 /// Counters of one policy.
@@ -25,13 +28,42 @@ pub struct PolicyReport {
     pub errors: u64,
 }
 
+/// Counters of one router. Vectorised calls are not among them: they run on their callers' threads.
+#[derive(Debug, Clone)]
+pub struct RouterReport {
+    /// The device whose policies it serves.
+    pub device: String,
+    /// Its place among the routers of that device.
+    pub index: usize,
+    /// Actors placed there.
+    pub actors: usize,
+    /// Rows that wait for their batch to go.
+    pub queue: usize,
+    /// Batches, whether its thread ran them or a caller.
+    pub batches: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Rows that got an error.
+    pub failed: u64,
+    /// Batches by size: those of up to so many rows, and more than the bound before. The last bound is `usize::MAX`.
+    pub batch_sizes: Vec<(usize, u64)>,
+    /// Seconds that rows waited for their batch to go, summed over rows.
+    pub queue_seconds: f64,
+    /// Seconds in which batches ran.
+    pub inference_seconds: f64,
+    /// Times that its thread died and was replaced.
+    pub restarts: u64,
+}
+
 /// Counters of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentStats {
     /// Actors now.
     pub actors: usize,
-    /// Routers.
-    pub routers: usize,
+    /// Actors that were removed because their policy failed for them.
+    pub actors_dropped: u64,
+    /// The routers; none before the agent starts and after it ends.
+    pub routers: Vec<RouterReport>,
     /// The policies: the named ones, then those of actors that brought a model of their own.
     pub policies: Vec<PolicyReport>,
     /// Steps of finished or interrupted episodes, whether they are in memory, on disk, or lost.
@@ -74,7 +106,8 @@ impl Agent {
         };
         Ok(AgentStats {
             actors: table.by_id.len(),
-            routers: self.routers(),
+            actors_dropped: self.shared.dropped.load(Ordering::Relaxed),
+            routers: self.shared.routers.all().iter().map(|(router, actors)| report(router, *actors)).collect(),
             policies: policies.collect(),
             steps_recorded: count(|stats| &stats.steps),
             steps_written: count(|stats| &stats.steps_written),
@@ -89,5 +122,25 @@ impl Agent {
             final_observations_missing: count(|stats| &stats.final_observations_missing),
             episodes_lost: count(|stats| &stats.episodes_lost),
         })
+    }
+}
+
+fn report(router: &Router, actors: usize) -> RouterReport {
+    let counters = &router.counters;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let seconds = |counter: &AtomicU64| Duration::from_nanos(count(counter)).as_secs_f64();
+    let bounds = SIZES.iter().copied().chain([usize::MAX]);
+    RouterReport {
+        device: router.device.to_string(),
+        index: router.index,
+        actors,
+        queue: router.queue(),
+        batches: count(&counters.batches),
+        rows: count(&counters.rows),
+        failed: count(&counters.failed),
+        batch_sizes: bounds.zip(&counters.sizes).map(|(bound, batches)| (bound, count(batches))).collect(),
+        queue_seconds: seconds(&counters.queue_nanoseconds),
+        inference_seconds: seconds(&counters.inference_nanoseconds),
+        restarts: count(&counters.restarts),
     }
 }

@@ -18,7 +18,7 @@ use std::{
 use relevo_core::{
     Error, Result,
     policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicySlot, Session},
-    runtime::{Agent, AgentConfig},
+    runtime::{Agent, AgentConfig, Batching, OnError},
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
     trajectory::MemoryLimit,
@@ -123,6 +123,8 @@ pub fn agent(policies: Vec<Arc<PolicySlot>>, actors: usize, trajectories: usize)
         policies,
         actor_count: actors,
         routers: 1,
+        batching: Batching::default(),
+        on_error: OnError::Raise,
         record: None,
         memory: MemoryLimit { trajectories, bytes: usize::MAX },
         seed: 7,
@@ -141,21 +143,5 @@ pub fn act(
     mask: Option<&[u8]>,
     options: &relevo_core::runtime::ActOptions<'_>,
 ) -> Result<Arc<relevo_core::runtime::ActionResults>> {
-    let mut call = loop {
-        match group.try_begin()? {
-            Some(call) => break call,
-            None => group.wait(),
-        }
-    };
-    if let Some(mask) = mask {
-        call.check_mask(mask.len() / group.actors.len(), mask)?;
-    }
-    if call.needs_preparation(mask.is_some()) {
-        call.prepare(mask.is_some())?;
-    }
-    call.write_observations(0, bytemuck::cast_slice(observations))?;
-    if let Some(mask) = mask {
-        call.write_mask(mask)?;
-    }
-    call.run(options)
+    group.act(&[bytemuck::cast_slice(observations)], mask, options)
 }

@@ -1,0 +1,359 @@
+//! A batch of single calls: rows of several actors, one forward pass for all of them, an answer for each.
+
+use std::{
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use arrow_buffer::MutableBuffer;
+use parking_lot::{RwLock, RwLockReadGuard};
+use smallvec::SmallVec;
+
+use super::handover::{Latch, NEVER};
+use crate::{
+    error::{Error, Result},
+    policy::{HeadError, HeadRequest, HeadRows, PolicySlot, PolicyVersion, Worker, random::Stream},
+    tensor::Tensor,
+    trajectory::StepSchema,
+};
+
+/// Raw outputs by name.
+pub(super) type NamedTensors = Vec<(String, Tensor)>;
+
+/// Rows of several actors of one policy, and their answers.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) latch: Latch,
+    /// Callers that have not let go of it.
+    callers: AtomicUsize,
+    rows: RwLock<Rows>,
+}
+
+/// What a caller adds to a batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row<'a> {
+    /// The bytes of each observation column.
+    pub(super) observations: &'a [&'a [u8]],
+    /// One byte for each choice, 0 where it is not allowed.
+    pub(super) mask: Option<&'a [u8]>,
+    pub(super) deterministic: Option<bool>,
+    pub(super) stream: Stream,
+    /// When it came, in nanoseconds of the router's clock.
+    pub(super) came: u64,
+}
+
+/// The rows of a batch, and after its run their answers.
+#[derive(Debug)]
+pub(super) struct Rows {
+    schema: Arc<StepSchema>,
+    mask_width: usize,
+    pub(super) observations: Vec<MutableBuffer>,
+    pub(super) masks: Vec<u8>,
+    masked: bool,
+    streams: Vec<Stream>,
+    deterministic: Vec<Option<bool>>,
+    /// Sum of the times when they came.
+    pub(super) came: u128,
+    /// Rows whose caller does not wait any more.
+    abandoned: usize,
+    pub(super) answers: Answers,
+    /// Answers of one kind of row, where a batch has several.
+    other_answers: Answers,
+    /// The version that answered.
+    pub(super) version: u64,
+    /// Since when the answered actors are out, in epochs of the hand-over; `None` before the batch has run.
+    epoch: Option<u64>,
+    /// Whether the model panicked, and its worker is not to be used again.
+    panicked: bool,
+    /// Why a row has no answer. Empty where all have.
+    failures: Vec<Option<Error>>,
+    /// Raw outputs of each row, where they are kept.
+    outputs: Vec<Option<NamedTensors>>,
+}
+
+/// Actions and what the policy said of them, a row for each actor.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    pub(super) actions: MutableBuffer,
+    pub(super) log_probs: Vec<f32>,
+    pub(super) values: Vec<f32>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub(super) fn new(slot: &PolicySlot) -> Self {
+        let version = slot.current();
+        Self {
+            latch: Latch::default(),
+            callers: AtomicUsize::new(0),
+            rows: RwLock::new(Rows {
+                schema: version.schema.clone(),
+                mask_width: version.mask_width().unwrap_or(0),
+                observations: version.schema.observations.iter().map(|_| MutableBuffer::new(0)).collect(),
+                masks: Vec::new(),
+                masked: false,
+                streams: Vec::new(),
+                deterministic: Vec::new(),
+                came: 0,
+                abandoned: 0,
+                answers: Answers::default(),
+                other_answers: Answers::default(),
+                version: 0,
+                epoch: None,
+                panicked: false,
+                failures: Vec::new(),
+                outputs: Vec::new(),
+            }),
+        }
+    }
+
+    /// Forgets all rows; the allocations stay.
+    pub(super) fn clear(&mut self) {
+        self.latch.reset();
+        *self.callers.get_mut() = 0;
+        self.rows.get_mut().clear();
+    }
+
+    /// Keeps it for one caller more, until that lets go.
+    pub(super) fn join(&self) {
+        self.callers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds a row; gives its number.
+    pub(super) fn add(&self, row: &Row<'_>) -> usize {
+        self.join();
+        self.rows.write().add(row)
+    }
+
+    /// Rows so far.
+    pub(super) fn len(&self) -> usize {
+        self.rows.read().streams.len()
+    }
+
+    /// The rows, and the answers once the latch is open.
+    pub(super) fn rows(&self) -> RwLockReadGuard<'_, Rows> {
+        self.rows.read()
+    }
+
+    /// Tells that a caller does not wait for its answer any more. Gives the epoch since which its actor counts as out, if
+    /// it does already.
+    pub(super) fn abandon(&self) -> Option<u64> {
+        let mut rows = self.rows.write();
+        rows.abandoned += 1;
+        rows.epoch
+    }
+
+    /// Lets go of it; whether nobody else holds it.
+    pub(super) fn let_go(&self) -> bool {
+        self.callers.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Works out the answers with a worker of `version`, which must not be used again where `false` is given.
+    pub(super) fn infer(&self, slot: &PolicySlot, version: &PolicyVersion, worker: &mut Worker, seed: u64) -> bool {
+        let rows = &mut *self.rows.write();
+        rows.infer_all(slot, version, worker, seed);
+        !rows.panicked
+    }
+
+    /// Answers all rows with an error.
+    pub(super) fn fail(&self, error: &Error) {
+        let rows = &mut *self.rows.write();
+        rows.failures.clear();
+        rows.failures.resize(rows.streams.len(), Some(error.clone()));
+    }
+
+    /// Lets `finish` count the actors that have their answer, and notes the epoch that it gives.
+    pub(super) fn finish(&self, finish: impl FnOnce(usize) -> u64) {
+        let rows = &mut *self.rows.write();
+        rows.epoch = Some(finish(rows.streams.len() - rows.abandoned));
+    }
+}
+
+impl Rows {
+    fn clear(&mut self) {
+        self.observations.iter_mut().for_each(MutableBuffer::clear);
+        self.masks.clear();
+        self.masked = false;
+        self.streams.clear();
+        self.deterministic.clear();
+        self.came = 0;
+        self.abandoned = 0;
+        self.epoch = None;
+        self.panicked = false;
+        self.failures.clear();
+        self.outputs.clear();
+    }
+
+    fn add(&mut self, row: &Row<'_>) -> usize {
+        for (buffer, bytes) in self.observations.iter_mut().zip(row.observations) {
+            buffer.extend_from_slice(bytes);
+        }
+        match row.mask {
+            Some(mask) => {
+                self.masked = true;
+                self.masks.extend(mask.iter().map(|allowed| u8::from(*allowed != 0)));
+            }
+            None => self.masks.resize(self.masks.len() + self.mask_width, 1),
+        }
+        self.streams.push(row.stream);
+        self.deterministic.push(row.deterministic);
+        self.came += u128::from(row.came);
+        self.streams.len() - 1
+    }
+
+    /// Since when the answered actors are out.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.unwrap_or(NEVER)
+    }
+
+    /// Rows that have no answer.
+    pub(super) fn failed(&self) -> usize {
+        self.failures.iter().flatten().count()
+    }
+
+    /// Why `row` has no answer.
+    pub(super) fn failure(&self, row: usize) -> Option<&Error> {
+        self.failures.get(row)?.as_ref()
+    }
+
+    /// The raw outputs of `row`, where they are kept.
+    pub(super) fn outputs(&self, row: usize) -> Option<NamedTensors> {
+        let outputs = self.outputs.get(row)?.as_ref()?;
+        Some(outputs.iter().map(|(name, tensor)| (name.clone(), tensor.copy())).collect())
+    }
+
+    fn infer_all(&mut self, slot: &PolicySlot, version: &PolicyVersion, worker: &mut Worker, seed: u64) {
+        let rows = self.streams.len();
+        self.version = version.version;
+        self.answers.resize(&self.schema, rows);
+        if slot.keeps_outputs() {
+            self.outputs.resize_with(rows, || None);
+        }
+        let Err(error) = self.infer_caught(slot, version, worker, seed, 0..rows) else { return };
+        self.failures.resize(rows, None);
+        if rows == 1 {
+            self.failures[0] = Some(error);
+            return;
+        }
+        // One row spoils a pass for all: alone, each of the others gets its answer.
+        for row in 0..rows {
+            self.failures[row] = self.infer_caught(slot, version, worker, seed, row..row + 1).err();
+        }
+    }
+
+    /// The same as [`Rows::infer`]; a panic becomes an error.
+    fn infer_caught(
+        &mut self,
+        slot: &PolicySlot,
+        version: &PolicyVersion,
+        worker: &mut Worker,
+        seed: u64,
+        rows: Range<usize>,
+    ) -> Result<()> {
+        catch_unwind(AssertUnwindSafe(|| self.infer(slot, version, worker, seed, rows))).unwrap_or_else(|panic| {
+            self.panicked = true;
+            let text =
+                panic.downcast_ref::<&str>().map(ToString::to_string).or(panic.downcast_ref::<String>().cloned());
+            Err(Error::Inference(format!(
+                "policy `{}` (version {}) panicked: {}; please report this",
+                slot.name(),
+                version.version,
+                text.unwrap_or_else(|| "no message".into())
+            )))
+        })
+    }
+
+    fn infer(
+        &mut self,
+        slot: &PolicySlot,
+        version: &PolicyVersion,
+        worker: &mut Worker,
+        seed: u64,
+        rows: Range<usize>,
+    ) -> Result<()> {
+        let scaled = |size: usize| rows.start * size..rows.end * size;
+        let columns = self.schema.observations.iter().zip(&self.observations);
+        let observations: SmallVec<[&[u8]; 8]> =
+            columns.map(|(column, buffer)| &buffer.as_slice()[scaled(column.row_bytes())]).collect();
+        let mask = self.masked.then(|| &self.masks[scaled(self.mask_width)]);
+        let failed =
+            |what: &str| Error::Inference(format!("policy `{}` (version {}) {what}", slot.name(), version.version));
+        worker
+            .forward(rows.len(), &observations, mask)
+            .map_err(|error| failed(&format!("failed on a batch of {}: {error}", rows.len())))?;
+
+        let streams = &self.streams[rows.clone()];
+        let mask = mask.filter(|_| version.head.choices() == Some(self.mask_width));
+        let head = |worker: &mut Worker, deterministic: Option<bool>, targets: HeadRows<'_>| {
+            let request = HeadRequest { seed, streams, deterministic, mask };
+            let (outputs, scratch) = worker.outputs_and_scratch();
+            version.head.run(outputs, &request, targets, scratch).map_err(|error| match error {
+                HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", slot.name())),
+                HeadError::Row { what, .. } => failed(&format!("{what} this actor")),
+            })
+        };
+        let kinds = &self.deterministic[rows.clone()];
+        if kinds.iter().all(|kind| *kind == kinds[0]) {
+            head(worker, kinds[0], self.answers.rows_mut(&self.schema, rows.clone()))?;
+        } else {
+            self.other_answers.resize(&self.schema, rows.len());
+            for kind in [None, Some(false), Some(true)] {
+                if kinds.contains(&kind) {
+                    head(worker, kind, self.other_answers.rows_mut(&self.schema, 0..rows.len()))?;
+                    for (at, row) in rows.clone().enumerate().filter(|(at, _)| kinds[*at] == kind) {
+                        self.answers.copy_row(&self.schema, row, &self.other_answers, at);
+                    }
+                }
+            }
+        }
+        if slot.keeps_outputs() {
+            for (at, row) in rows.enumerate() {
+                self.outputs[row] = Some(named_outputs(version, worker, at));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Answers {
+    fn resize(&mut self, schema: &StepSchema, rows: usize) {
+        self.actions.resize(rows * schema.action.row_bytes(), 0);
+        self.log_probs.resize(if schema.log_prob { rows } else { 0 }, 0.0);
+        self.values.resize(if schema.value { rows } else { 0 }, 0.0);
+    }
+
+    fn rows_mut(&mut self, schema: &StepSchema, rows: Range<usize>) -> HeadRows<'_> {
+        let size = schema.action.row_bytes();
+        HeadRows {
+            actions: &mut self.actions.as_slice_mut()[rows.start * size..rows.end * size],
+            log_probs: schema.log_prob.then(|| &mut self.log_probs[rows.clone()]),
+            values: schema.value.then(|| &mut self.values[rows]),
+        }
+    }
+
+    fn copy_row(&mut self, schema: &StepSchema, row: usize, from: &Self, at: usize) {
+        let size = schema.action.row_bytes();
+        self.actions.as_slice_mut()[row * size..][..size]
+            .copy_from_slice(&from.actions.as_slice()[at * size..][..size]);
+        if schema.log_prob {
+            self.log_probs[row] = from.log_probs[at];
+        }
+        if schema.value {
+            self.values[row] = from.values[at];
+        }
+    }
+}
+
+/// What the model gave for row `row` of its last pass.
+fn named_outputs(version: &PolicyVersion, worker: &Worker, row: usize) -> NamedTensors {
+    let outputs = version.head.wanted().iter().map(|index| &version.loaded.contract.outputs[*index]);
+    let rows = outputs.zip(worker.outputs());
+    rows.map(|(output, tensor)| {
+        (output.spec.name.clone(), output.batch_axis.map_or_else(|| tensor.copy(), |axis| tensor.row(axis, row)))
+    })
+    .collect()
+}

@@ -1,0 +1,202 @@
+//! The batcher of one policy at one router: batches on their way from the first row to the answers.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crossbeam_queue::ArrayQueue;
+use parking_lot::Mutex;
+
+use super::{
+    batch::{Batch, Row},
+    handover::{Caller, Handover, Look, NEVER, Turn},
+    router::Router,
+};
+use crate::{
+    error::{Error, Result},
+    policy::{OwnWorker, PolicySlot, PolicyVersion, Worker},
+};
+
+/// Batches that wait to be filled again.
+const SPARES: usize = 4;
+
+/// An event loop runs a pass itself that takes no longer than this, in nanoseconds: about what handing it to another thread
+/// and back may take.
+const SHORT_PASS: u64 = 200_000;
+
+/// Batches the single calls of one policy's actors at one router.
+#[derive(Debug)]
+pub(super) struct Batcher {
+    pub(super) slot: Arc<PolicySlot>,
+    router: Arc<Router>,
+    seed: u64,
+    handover: Handover<Arc<Batch>>,
+    /// The router's own worker for the version that served last. One batch runs at a time, so nobody waits for it.
+    worker: Mutex<Option<OwnWorker>>,
+    spares: ArrayQueue<Arc<Batch>>,
+    /// Nanoseconds that the last batch took for each row.
+    row_nanoseconds: AtomicU64,
+}
+
+/// A row that was let in.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) batch: Arc<Batch>,
+    pub(super) row: usize,
+    /// Whether the caller is the one to run the batch.
+    pub(super) runs: bool,
+}
+
+impl Batcher {
+    pub(super) fn new(slot: Arc<PolicySlot>, router: Arc<Router>, seed: u64) -> Self {
+        Self {
+            slot,
+            seed,
+            handover: Handover::new(router.batching.max_batch, router.batching.patience()),
+            worker: Mutex::new(None),
+            spares: ArrayQueue::new(SPARES),
+            row_nanoseconds: AtomicU64::new(0),
+            router,
+        }
+    }
+
+    /// Adds the row of an actor that is out since `epoch`. `None` where the router was taken away.
+    pub(super) fn push(&self, epoch: u64, row: &Row<'_>, caller: Caller) -> Option<Entry> {
+        let (batch, row, turn) =
+            self.handover.push(epoch, row.came, caller, || self.fresh(), |batch| batch.add(row))?;
+        match turn {
+            Turn::Run | Turn::Wait => {}
+            Turn::WaitUntil(time) => self.router.alarm.set(time),
+            Turn::CallRouter => self.router.alarm.ring(),
+        }
+        Some(Entry { batch, row, runs: turn == Turn::Run })
+    }
+
+    /// Lets `batch` wait for nobody else, if it still does. A short pass runs here and now.
+    pub(super) fn hurry(&self, batch: &Arc<Batch>) {
+        let expected = self.row_nanoseconds.load(Ordering::Relaxed).saturating_mul(batch.len() as u64);
+        match self.handover.hurry(|filling| Arc::ptr_eq(filling, batch), expected <= SHORT_PASS) {
+            Turn::Run => self.run(batch),
+            Turn::CallRouter => self.router.alarm.ring(),
+            Turn::Wait | Turn::WaitUntil(_) => {}
+        }
+    }
+
+    /// Nanoseconds of the router's clock.
+    pub(super) fn now(&self) -> u64 {
+        self.router.now()
+    }
+
+    fn fresh(&self) -> Arc<Batch> {
+        self.spares.pop().unwrap_or_else(|| Arc::new(Batch::new(&self.slot)))
+    }
+
+    /// Takes a batch back that a caller lets go of.
+    pub(super) fn take_back(&self, mut batch: Arc<Batch>) {
+        if batch.let_go()
+            && let Some(last) = Arc::get_mut(&mut batch)
+        {
+            last.clear();
+            drop(self.spares.push(batch));
+        }
+    }
+
+    /// Runs a batch that the hand-over gave, and answers its callers whatever happens.
+    pub(super) fn run(&self, batch: &Arc<Batch>) {
+        let mut answering = Answering { batcher: self, batch, answered: false };
+        let started = self.now();
+        let version = self.slot.current();
+        let usable = self.with_worker(&version, |worker| batch.infer(&self.slot, &version, worker, self.seed));
+        if let Err(error) = usable {
+            batch.fail(&error);
+        }
+        self.count(batch, started);
+        answering.answered = true;
+    }
+
+    fn with_worker(&self, version: &Arc<PolicyVersion>, infer: impl FnOnce(&mut Worker) -> bool) -> Result<()> {
+        let mut own = self.worker.lock();
+        if own.as_ref().is_none_or(|own| !own.serves(version)) {
+            // The old one goes first: two at a time would hold the weights twice.
+            *own = None;
+            *own = Some(version.own_worker()?);
+        }
+        if let Some(worker) = &mut *own
+            && !infer(worker)
+        {
+            *own = None;
+        }
+        Ok(())
+    }
+
+    fn count(&self, batch: &Batch, started: u64) {
+        let rows = batch.rows();
+        let (len, failed) = (batch.len(), rows.failed());
+        let spent = std::time::Duration::from_nanos(self.now().saturating_sub(started));
+        let queued = (u128::from(started) * len as u128).saturating_sub(rows.came);
+        self.row_nanoseconds.store(spent.as_nanos() as u64 / len.max(1) as u64, Ordering::Relaxed);
+        self.slot.count(len, spent, failed > 0);
+        self.router.counters.count(len, failed, queued as u64, spent);
+    }
+
+    /// Rows that wait for their batch to go.
+    pub(super) fn queue(&self) -> usize {
+        self.handover.queue()
+    }
+
+    /// What the router has to do here.
+    pub(super) fn look(&self, now: u64) -> Look<Arc<Batch>> {
+        self.handover.look(now)
+    }
+
+    /// Tells that an actor that is out since `epoch` will not call here again.
+    pub(super) fn leave(&self, epoch: u64) {
+        if epoch != NEVER && self.handover.leave(epoch) {
+            self.router.alarm.ring();
+        }
+    }
+
+    /// Lets no more rows in, and runs those that are in.
+    pub(super) fn drain(&self) {
+        for batch in self.handover.close() {
+            self.run(&batch);
+        }
+    }
+
+    /// Lets no more rows in, and answers those that are in with an error.
+    pub(super) fn fail(&self, error: &Error) {
+        for batch in self.handover.close() {
+            batch.fail(error);
+            drop(Answering { batcher: self, batch: &batch, answered: true });
+        }
+    }
+}
+
+/// Opens the batch's latch at its end, even where the thread that runs it panics.
+struct Answering<'a> {
+    batcher: &'a Batcher,
+    batch: &'a Arc<Batch>,
+    answered: bool,
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.batch.fail(&Error::Inference(
+                "the thread that ran the batch ended before its time; nothing was recorded, call again, and please report this"
+                    .into(),
+            ));
+        }
+        let mut call_router = false;
+        self.batch.finish(|answered| {
+            let (epoch, due) = self.batcher.handover.finish(answered, self.batcher.now());
+            call_router = due;
+            epoch
+        });
+        if call_router {
+            self.batcher.router.alarm.ring();
+        }
+        self.batch.latch.open();
+    }
+}

@@ -1,0 +1,279 @@
+//! A single call: one actor's request, in a batch with those of other callers, and its answer.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Waker},
+};
+
+use super::{
+    act::{ActCall, Recording, first_nan, unprepared},
+    actor::Actor,
+    batch::{Batch, Row, Rows},
+    batcher::{Batcher, Entry},
+    config::OnError,
+    group::{ActorGroup, GroupState},
+    handover::{Caller, NEVER},
+    results::ActionResults,
+    shared::{AgentShared, shut_down},
+};
+use crate::{
+    error::{Error, Result},
+    policy::PolicySlot,
+};
+
+/// What a single call asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The bytes of each observation column.
+    pub observations: &'a [&'a [u8]],
+    /// One byte for each choice, 0 where it is not allowed; checked before.
+    pub mask: Option<&'a [u8]>,
+    /// Whether to act without randomness; `None` leaves it to the policy's head.
+    pub deterministic: Option<bool>,
+    /// Whether the step is recorded.
+    pub record: bool,
+}
+
+/// A single call that has been let in. [`Ticket::wait`] blocks until the answer is there; as a future it does not. Dropped, it
+/// is cancelled: nothing is recorded, and the actor may call again.
+#[derive(Debug)]
+pub struct Ticket {
+    group: Arc<ActorGroup>,
+    agent: Arc<AgentShared>,
+    batcher: Arc<Batcher>,
+    /// `None` once the call has ended.
+    batch: Option<Arc<Batch>>,
+    row: usize,
+    runs: bool,
+    record: bool,
+}
+
+/// How a group of one actor stands with its batcher.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    batcher: Option<Arc<Batcher>>,
+    /// The placement of actors that the batcher goes back to.
+    placement: u64,
+    /// Since when the actor is out.
+    epoch: u64,
+}
+
+impl Lane {
+    /// The batcher for the actor's next call.
+    fn batcher(&mut self, agent: &AgentShared, actor: &Actor, policy: &Arc<PolicySlot>) -> Result<Arc<Batcher>> {
+        let placement = agent.routers.placement();
+        if self.placement != placement {
+            self.leave();
+            self.placement = placement;
+        }
+        if let Some(batcher) = &self.batcher {
+            return Ok(batcher.clone());
+        }
+        let batcher = agent.routers.batcher(actor, policy).ok_or_else(shut_down)?;
+        Ok(self.batcher.insert(batcher).clone())
+    }
+
+    /// Tells the batcher that the actor will not call there again.
+    pub(super) fn leave(&mut self) {
+        if let Some(batcher) = self.batcher.take() {
+            batcher.leave(std::mem::replace(&mut self.epoch, NEVER));
+        }
+    }
+}
+
+impl ActCall<'_> {
+    /// Sends the call of a group of one actor into a batch with others. `caller` says how it will
+    /// wait.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] for an observation with NaN, [`Error::State`] where the agent stops, or the handle has several
+    /// actors.
+    pub fn submit(mut self, request: &Request<'_>, caller: Caller) -> Result<Ticket> {
+        let GroupState { work: Some(work), lane, .. } = &mut *self.guard else { return Err(unprepared()) };
+        let ([policy], [stream]) = (&work.policies[..], &work.streams[..]) else { return Err(unprepared()) };
+        for (column, bytes) in work.layout.schema().observations.iter().zip(request.observations) {
+            if let Some(element) = first_nan(bytes, column.dtype) {
+                return Err(work.nan(column, 0, element));
+            }
+        }
+        let (batcher, Entry { batch, row, runs }) = loop {
+            let batcher = lane.batcher(&self.agent, &self.group.actors[0], policy)?;
+            let row = Row {
+                observations: request.observations,
+                mask: request.mask,
+                deterministic: request.deterministic,
+                stream: *stream,
+                came: batcher.now(),
+            };
+            if let Some(entry) = batcher.push(lane.epoch, &row, caller) {
+                break (batcher, entry);
+            }
+            // The router was taken away since; where the agent stops, there is no other one.
+            (lane.batcher, lane.epoch) = (None, NEVER);
+        };
+        lane.epoch = NEVER;
+        self.group.waiting.store(true, Ordering::Release);
+        let (group, agent) = (self.group.clone(), self.agent.clone());
+        Ok(Ticket { group, agent, batcher, batch: Some(batch), row, runs, record: request.record })
+    }
+}
+
+impl Ticket {
+    /// Blocks until the answer is there, or runs the batch if that is up to this caller.
+    ///
+    /// # Errors
+    /// [`Error::Inference`] where the policy fails, or gives NaN, for this actor; [`Error::ActorNotFound`] where the actor was
+    /// removed meanwhile; [`Error::State`] where the agent was shut down.
+    pub fn wait(mut self) -> Result<Arc<ActionResults>> {
+        if let Some(batch) = &self.batch {
+            if std::mem::take(&mut self.runs) {
+                self.batcher.run(batch);
+            } else {
+                batch.latch.wait();
+            }
+        }
+        self.finish()
+    }
+
+    /// The pass that the call shares with others.
+    pub fn pass(&self) -> Option<Pass> {
+        let batch = self.batch.clone()?;
+        batch.join();
+        Some(Pass { batcher: self.batcher.clone(), batch: Some(batch) })
+    }
+
+    /// Records the step and hands out its action, once the answer is there.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`].
+    pub fn finish(&mut self) -> Result<Arc<ActionResults>> {
+        let batch = self.batch.take_if(|batch| batch.latch.is_open());
+        let batch = batch.ok_or_else(|| Error::State("the call has ended, or has no answer yet".into()))?;
+        let result = self.commit(&batch.rows());
+        self.batcher.take_back(batch);
+        let Err(Failure { error, of_policy }) = result else { return result.map_err(|failure| failure.error) };
+        if of_policy && self.agent.on_error == OnError::DropActor {
+            // Somebody else may have removed it before.
+            drop(self.agent.remove_actor(self.group.actors[0].id()));
+            self.agent.count_dropped();
+        }
+        Err(error)
+    }
+
+    fn commit(&self, rows: &Rows) -> Result<Arc<ActionResults>, Failure> {
+        let actor = &self.group.actors[0];
+        let mut state = self.group.state.lock();
+        self.group.waiting.store(false, Ordering::Release);
+        let GroupState { work: Some(work), lane, .. } = &mut *state else { return Err(unprepared().into()) };
+        lane.epoch = rows.epoch();
+        if actor.is_removed() {
+            lane.leave();
+            return Err(Error::ActorNotFound {
+                id: actor.id(),
+                hint: "it was removed while its call waited, and nothing was recorded".into(),
+            }
+            .into());
+        }
+        self.agent.check_phase()?;
+        if let Some(error) = rows.failure(self.row) {
+            let told = |reason: &String| format!("actor {}: {reason}; nothing was recorded", actor.id());
+            return Err(match error {
+                Error::Inference(reason) => Failure { error: Error::Inference(told(reason)), of_policy: true },
+                other => other.clone().into(),
+            });
+        }
+        if work.block.rows == work.block.capacity {
+            work.send(&self.agent, |_| true);
+        }
+        let record = if self.record { Recording::All } else { Recording::Nothing };
+        Ok(work.take_answer(rows, self.row, record, self.agent.records()))
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Arc<ActionResults>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &self.batch {
+            Some(batch) if !batch.latch.poll(context.waker()) => Poll::Pending,
+            _ => Poll::Ready(self.finish()),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let Some(batch) = self.batch.take() else { return };
+        if self.runs {
+            // Others wait for it.
+            self.batcher.run(&batch);
+        }
+        if let Some(epoch) = batch.abandon() {
+            self.batcher.leave(epoch);
+        }
+        self.batcher.take_back(batch);
+        self.group.waiting.store(false, Ordering::Release);
+    }
+}
+
+/// The forward pass that some calls share, for an event loop that waits for all of them at once.
+#[derive(Debug)]
+pub struct Pass {
+    batcher: Arc<Batcher>,
+    /// Always there; taken out only at the end.
+    batch: Option<Arc<Batch>>,
+}
+
+impl Pass {
+    /// The same pass once more.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        if let Some(batch) = &self.batch {
+            batch.join();
+        }
+        Self { batcher: self.batcher.clone(), batch: self.batch.clone() }
+    }
+
+    /// Whether `ticket` is one of those calls.
+    pub fn serves(&self, ticket: &Ticket) -> bool {
+        matches!((&self.batch, &ticket.batch), (Some(left), Some(right)) if Arc::ptr_eq(left, right))
+    }
+
+    /// Whether the answers are there; if not, `waker` is woken then.
+    pub fn poll_ready(&self, waker: &Waker) -> bool {
+        self.batch.as_ref().is_none_or(|batch| batch.latch.poll(waker))
+    }
+
+    /// Whether the answers are there.
+    pub fn is_ready(&self) -> bool {
+        self.batch.as_ref().is_none_or(|batch| batch.latch.is_open())
+    }
+
+    /// Lets it wait for no other calls. A short one runs here and now, a longer one on the router's thread.
+    pub fn hurry(&self) {
+        if let Some(batch) = &self.batch {
+            self.batcher.hurry(batch);
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.batcher.take_back(batch);
+        }
+    }
+}
+
+/// Why a call has no action, and whether that was the policy's fault.
+struct Failure {
+    error: Error,
+    of_policy: bool,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, of_policy: false }
+    }
+}

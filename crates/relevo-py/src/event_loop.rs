@@ -1,0 +1,290 @@
+//! An asyncio event loop whose tasks make single calls: their rows gather until the loop turns, and one wake-up completes all
+//! that share a pass.
+//!
+//! A pass that runs on a router's thread must not wait for the interpreter lock when it ends. So a thread of its own tells the
+//! loops.
+
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Wake, Waker},
+    thread::Builder,
+};
+
+use parking_lot::Mutex;
+use pyo3::{
+    exceptions::{PyKeyboardInterrupt, PySystemExit},
+    intern,
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyDict, PyWeakrefReference},
+};
+use relevo_core::{
+    Error,
+    fork::Birthplace,
+    runtime::{Pass, Ticket},
+};
+
+use crate::{
+    error::to_python,
+    pending_action::{Outcome, PendingAction},
+};
+
+/// The calls of one event loop.
+#[pyclass(frozen, module = "relevo._core")]
+pub(crate) struct EventLoop {
+    event_loop: Py<PyWeakrefReference>,
+    /// What our callbacks run in: not a task's context, because they enter those.
+    context: Py<PyAny>,
+    /// Touched only with the interpreter lock held, and never while Python code runs.
+    calls: Mutex<Calls>,
+}
+
+#[derive(Default)]
+struct Calls {
+    passes: Vec<SharedPass>,
+    /// Whether `turn` will be called.
+    turning: bool,
+}
+
+/// Calls that get their answers from one pass.
+struct SharedPass {
+    pass: Pass,
+    notice: Arc<Notice>,
+    calls: Vec<Py<PendingAction>>,
+}
+
+impl EventLoop {
+    fn new(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = event_loop.py();
+        Ok(Self {
+            event_loop: PyWeakrefReference::new(event_loop)?.unbind(),
+            context: py.import("contextvars")?.call_method0("Context")?.unbind(),
+            calls: Mutex::default(),
+        })
+    }
+
+    /// The loop, while it is there.
+    pub(crate) fn upgrade<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        use pyo3::types::PyWeakrefMethods;
+        self.event_loop.bind(py).upgrade()
+    }
+
+    /// An awaitable for the answer to `ticket`, which was submitted in `running`, the loop itself.
+    pub(crate) fn wait_for<'py>(
+        slf: &Bound<'py, Self>,
+        running: &Bound<'py, PyAny>,
+        ticket: Ticket,
+    ) -> PyResult<Bound<'py, PendingAction>> {
+        let this = slf.get();
+        let py = slf.py();
+        let known = this.calls.lock().passes.iter().rposition(|shared| shared.pass.serves(&ticket));
+        let fresh = match known {
+            Some(_) => None,
+            None => Some(ticket.pass().ok_or_else(|| to_python(&Error::State("the call has ended".into())))?),
+        };
+        let pending = Bound::new(py, PendingAction::new(slf.clone().unbind(), ticket))?;
+        let mut calls = this.calls.lock();
+        match (known, fresh) {
+            (Some(at), _) => calls.passes[at].calls.push(pending.clone().unbind()),
+            (None, Some(pass)) => {
+                let notice = Notice::new(slf.clone().unbind());
+                pass.poll_ready(&Waker::from(notice.clone()));
+                calls.passes.push(SharedPass { pass, notice, calls: vec![pending.clone().unbind()] });
+            }
+            (None, None) => {}
+        }
+        let turning = mem::replace(&mut calls.turning, true);
+        drop(calls);
+        if !turning {
+            this.call(py, running, "call_soon", slf.getattr("turn")?)?;
+        }
+        Ok(pending)
+    }
+
+    fn call(&self, py: Python<'_>, event_loop: &Bound<'_, PyAny>, how: &str, what: Bound<'_, PyAny>) -> PyResult<()> {
+        let options = PyDict::new(py);
+        options.set_item(intern!(py, "context"), &self.context)?;
+        event_loop.call_method(how, (what,), Some(&options)).map(drop)
+    }
+
+    /// Completes the calls of passes that have ended.
+    fn complete_ready(&self, py: Python<'_>) -> PyResult<()> {
+        loop {
+            let ready = {
+                let mut calls = self.calls.lock();
+                let at = calls.passes.iter().position(|shared| shared.pass.is_ready());
+                at.map(|at| calls.passes.swap_remove(at))
+            };
+            let Some(shared) = ready else { return Ok(()) };
+            self.complete(py, shared)?;
+        }
+    }
+
+    fn complete(&self, py: Python<'_>, shared: SharedPass) -> PyResult<()> {
+        let mut tickets: Vec<_> = shared.calls.iter().map(|call| call.get().take_ticket()).collect();
+        let outcomes: Vec<_> =
+            py.detach(|| tickets.iter_mut().map(|ticket| ticket.as_mut().map(Ticket::finish)).collect());
+        let mut calls = shared.calls.into_iter().zip(outcomes);
+        while let Some((call, outcome)) = calls.next() {
+            // One that was cancelled has no ticket.
+            let Some(outcome) = outcome else { continue };
+            let Err(error) = call.bind(py).get().complete(call.bind(py), Outcome::new(py, outcome)) else { continue };
+            // It ends the loop. The others are completed before, but their tasks go on only if the loop does.
+            for (call, outcome) in calls {
+                if let Some(outcome) = outcome {
+                    call.get().schedule(call.bind(py), Outcome::new(py, outcome))?;
+                }
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Runs a callback of a task's, as the loop would.
+    pub(crate) fn run_callback(
+        &self,
+        py: Python<'_>,
+        callback: &Py<PyAny>,
+        context: &Py<PyAny>,
+        argument: &Bound<'_, PendingAction>,
+    ) -> PyResult<()> {
+        let Err(error) = context.call_method1(py, intern!(py, "run"), (callback, argument)) else { return Ok(()) };
+        if error.is_instance_of::<PySystemExit>(py) || error.is_instance_of::<PyKeyboardInterrupt>(py) {
+            return Err(error);
+        }
+        if let Some(event_loop) = self.upgrade(py) {
+            let report = PyDict::new(py);
+            report.set_item("message", "Exception in a callback of relevo.PendingAction")?;
+            report.set_item("exception", error.value(py))?;
+            report.set_item("future", argument)?;
+            event_loop.call_method1("call_exception_handler", (report,))?;
+        }
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl EventLoop {
+    /// Called by the loop after the tasks that were ready have made their calls.
+    fn turn(&self, py: Python<'_>) -> PyResult<()> {
+        let notices: Vec<_> = {
+            let mut calls = self.calls.lock();
+            calls.turning = false;
+            let waiting = calls.passes.iter().filter(|shared| !shared.pass.is_ready());
+            waiting.map(|shared| (shared.pass.again(), shared.notice.clone())).collect()
+        };
+        py.detach(|| {
+            for (pass, notice) in notices {
+                notice.loop_is_here.store(true, Ordering::SeqCst);
+                pass.hurry();
+                notice.loop_is_here.store(false, Ordering::SeqCst);
+            }
+        });
+        self.complete_ready(py)
+    }
+
+    /// Called by the loop when a pass has ended that another thread ran.
+    fn woken(&self, py: Python<'_>) -> PyResult<()> {
+        self.complete_ready(py)
+    }
+}
+
+/// Tells a loop that a pass has ended.
+struct Notice {
+    event_loop: Py<EventLoop>,
+    /// Whether the loop's thread is about to look by itself.
+    loop_is_here: AtomicBool,
+}
+
+impl Notice {
+    fn new(event_loop: Py<EventLoop>) -> Arc<Self> {
+        Arc::new(Self { event_loop, loop_is_here: AtomicBool::new(false) })
+    }
+}
+
+impl Wake for Notice {
+    fn wake(self: Arc<Self>) {
+        if !self.loop_is_here.load(Ordering::SeqCst) {
+            tell(self);
+        }
+    }
+}
+
+/// The way to the thread that tells the loops, and the process in which it lives.
+static TELLER: Mutex<Option<(Birthplace, crossbeam_channel::Sender<Arc<Notice>>)>> = Mutex::new(None);
+
+fn tell(notice: Arc<Notice>) {
+    let mut teller = TELLER.lock();
+    if teller.as_ref().is_none_or(|(birthplace, _)| birthplace.is_elsewhere()) {
+        let (sender, receiver) = crossbeam_channel::unbounded::<Arc<Notice>>();
+        let thread = Builder::new().name("relevo-asyncio".into()).spawn(move || {
+            while let Ok(notice) = receiver.recv() {
+                // When the interpreter ends there is no loop to tell.
+                Python::try_attach(|py| {
+                    let event_loop = notice.event_loop.bind(py);
+                    let woken = event_loop.getattr("woken");
+                    if let (Some(running), Ok(woken)) = (event_loop.get().upgrade(py), woken) {
+                        // A loop that is closed has nobody left to tell.
+                        drop(event_loop.get().call(py, &running, "call_soon_threadsafe", woken));
+                    }
+                });
+            }
+        });
+        if thread.is_err() {
+            return;
+        }
+        if let Some((_, old)) = teller.replace((Birthplace::here(), sender)) {
+            // Its thread stayed in the parent.
+            mem::forget(old);
+        }
+    }
+    if let Some((_, sender)) = &*teller {
+        drop(sender.send(notice));
+    }
+}
+
+/// The loop that runs in this thread.
+pub(crate) fn running(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static GET_RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    GET_RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()
+}
+
+/// The loop that a handle was last used in: nearly always the same.
+#[derive(Default)]
+pub(crate) struct EventLoopCache(Mutex<Option<Py<EventLoop>>>);
+
+impl EventLoopCache {
+    /// The calls of `running`.
+    pub(crate) fn of<'py>(&self, running: &Bound<'py, PyAny>) -> PyResult<Bound<'py, EventLoop>> {
+        let py = running.py();
+        let cached = self.0.lock().as_ref().map(|cached| cached.clone_ref(py));
+        if let Some(cached) = cached
+            && cached.get().upgrade(py).is_some_and(|event_loop| event_loop.is(running))
+        {
+            return Ok(cached.into_bound(py));
+        }
+        let found = known(running)?;
+        let old = self.0.lock().replace(found.clone().unbind());
+        drop(old);
+        Ok(found)
+    }
+}
+
+/// The calls of `running`, made when it is seen for the first time.
+fn known<'py>(running: &Bound<'py, PyAny>) -> PyResult<Bound<'py, EventLoop>> {
+    static LOOPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = running.py();
+    let loops = LOOPS
+        .get_or_try_init(py, || PyResult::Ok(py.import("weakref")?.call_method0("WeakKeyDictionary")?.unbind()))?;
+    let found = loops.call_method1(py, "get", (running,))?;
+    if let Ok(found) = found.bind(py).cast::<EventLoop>() {
+        return Ok(found.clone());
+    }
+    let fresh = Bound::new(py, EventLoop::new(running)?)?;
+    loops.bind(py).set_item(running, &fresh)?;
+    Ok(fresh)
+}
