@@ -1,7 +1,7 @@
 """Checks the stub files in python/relevo/_core against the extension module, by `mypy.stubtest`.
 
-The extension is one module; its stubs are one file a class, named like the Rust file that defines the class. So that
-stubtest can hold each file against something, every one of them gets a module that holds the classes it declares.
+The extension is one module; its stubs are one file for each Rust file, of the same name. So that stubtest can hold each
+file against something, every one of them gets a module that holds the classes and functions it declares.
 """
 
 import ast
@@ -28,7 +28,7 @@ def main() -> int:
             return 1
         module = ModuleType(f"relevo._core.{stub.stem}")
         for node in ast.parse(stub.read_text()).body:
-            if isinstance(node, ast.ClassDef) and hasattr(relevo._core, node.name):  # noqa: SLF001  (our own)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and hasattr(relevo._core, node.name):  # noqa: SLF001  (our own)
                 setattr(module, node.name, getattr(relevo._core, node.name))  # noqa: SLF001
         sys.modules[module.__name__] = module
     return stubtest.test_stubs(stubtest.parse_options(["relevo._core", *sys.argv[1:]]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast, get_args
 
+from relevo import log
 from relevo._core import Agent, ModelModule
 from relevo.errors import ConfigError
 from relevo.shutdown import shut_down_at_exit
@@ -193,6 +194,7 @@ class AgentBuilder:
             device=self._device,
             description=self._describe(),
         )
+        log.start()
         shut_down_at_exit(agent)
         return agent
 

@@ -6,6 +6,8 @@ import atexit
 import weakref
 from typing import TYPE_CHECKING
 
+from relevo import log
+
 if TYPE_CHECKING:
     from relevo._core import Agent
 
@@ -19,5 +21,8 @@ def shut_down_at_exit(agent: Agent) -> None:
 
 @atexit.register
 def _shut_down_all() -> None:
-    for agent in list(_agents):
-        agent.shutdown()
+    try:
+        for agent in list(_agents):
+            agent.shutdown()
+    finally:
+        log.finish()

@@ -42,9 +42,16 @@ pub(crate) fn environment(candidates: &[PathBuf], model: &Path) -> Result<Enviro
 fn load(candidates: &[PathBuf]) -> Result<Environment, String> {
     let mut fault = None;
     for path in libraries(std::env::var_os(VARIABLE).as_deref(), candidates)? {
-        match check(&path).and_then(|()| open(&path)) {
-            Ok(environment) => return Ok(environment),
-            Err(reason) => fault = fault.or(Some(reason)),
+        match check(&path).and_then(|version| Ok((open(&path)?, version))) {
+            Ok((environment, version)) => {
+                let path = path.display();
+                tracing::info!(%path, version, "ONNX Runtime {version} is loaded from {path}");
+                return Ok(environment);
+            }
+            Err(reason) => {
+                tracing::debug!(path = %path.display(), "passed over: {reason}");
+                fault = fault.or(Some(reason));
+            }
         }
     }
     Err(fault.unwrap_or_else(|| {
@@ -99,8 +106,8 @@ fn is_library(name: &OsStr) -> bool {
         || (name.starts_with("libonnxruntime.") && name.ends_with(".dylib"))
 }
 
-/// Finds out whether `ort` can use the library at `path`. `ort` would find out by panicking.
-fn check(path: &Path) -> Result<(), String> {
+/// Finds out whether `ort` can use the library at `path`, and gives its version. `ort` would find out by panicking.
+fn check(path: &Path) -> Result<String, String> {
     let place = path.display();
     // SAFETY: opening a library runs its initialisers; this one was named by the user, or lies where pip puts ONNX Runtime.
     let library = unsafe { libloading::Library::new(path) }
@@ -122,7 +129,7 @@ fn check(path: &Path) -> Result<(), String> {
              `pip install -U onnxruntime`"
         ));
     }
-    Ok(())
+    Ok(version.into_owned())
 }
 
 const REINSTALL: &str = "run `pip install --force-reinstall onnxruntime`";

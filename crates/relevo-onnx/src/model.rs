@@ -4,6 +4,7 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 use ort::{environment::Environment, logging::LogLevel, session::builder::GraphOptimizationLevel, value::ValueType};
@@ -124,7 +125,10 @@ impl Model for OnnxModel {
         if let Some(session) = self.first.lock().take() {
             return Ok(Box::new(session));
         }
+        let begun = Instant::now();
         let session = build(&self.environment, &self.signature.path, &self.bytes, self.threads)?;
+        let (path, seconds) = (self.signature.path.display(), begun.elapsed().as_secs_f64());
+        tracing::debug!(%path, threads = self.threads, seconds, "a further session of {path} is made");
         Ok(Box::new(OnnxSession::new(session, Arc::clone(&self.signature))?))
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     action_batch::ActionBatch,
     actors::Actors,
     array::{self, Contiguous},
-    detach::{detach, wait},
+    detach::{detach, detach_and_log, wait},
     episode::Episode,
     error::{self, to_python},
     model::ModelModule,
@@ -78,7 +78,7 @@ impl Agent {
                 )));
             }
         };
-        let agent = detach(py, || {
+        let agent = detach_and_log(py, || {
             let policies = policies
                 .into_iter()
                 .map(|(name, model, head)| slot(&name, model.0, head.as_deref(), keep_outputs))
@@ -100,7 +100,7 @@ impl Agent {
     }
 
     fn start(&self, py: Python<'_>) -> PyResult<()> {
-        detach(py, || self.runtime.start())
+        detach_and_log(py, || self.runtime.start())
     }
 
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
@@ -186,7 +186,7 @@ impl Agent {
         }
         let model = self.load(py, model, device)?;
         let name = format!("model-{}", self.own_models.fetch_add(1, Ordering::Relaxed) + 1);
-        detach(py, || {
+        detach_and_log(py, || {
             let policy = slot(&name, model.0, head, self.keep_outputs)?;
             self.runtime.add_actors_with_model(count, policy)
         })
@@ -214,7 +214,7 @@ impl Agent {
                 ModelModule::load_from_path(py, model.extract()?, self.threads, self.device.clone(), Some(roles))?
             }
         };
-        detach(py, || self.runtime.update_model(policy, model.0))
+        detach_and_log(py, || self.runtime.update_model(policy, model.0))
     }
 
     #[pyo3(signature = (ids=None))]

@@ -13,6 +13,8 @@ mod error;
 mod event_loop;
 mod final_observations;
 mod fork;
+mod logging;
+mod machine;
 mod model;
 mod observations;
 mod outcome;
@@ -33,6 +35,8 @@ mod _core {
         agent::Agent,
         contract::{Contract, TensorContract},
         episode::Episode,
+        logging::{close_events, next_event},
+        machine::processors,
         model::ModelModule,
         pending_action::PendingAction,
         run::{Episodes, Run},
@@ -41,6 +45,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::logging::install();
         super::fork::watch(module)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     array::{self, Contiguous},
     backends::backends,
     contract::Contract,
-    detach::detach,
+    detach::{detach, detach_and_log},
     error,
 };
 
@@ -37,7 +37,7 @@ impl ModelModule {
         let backends = backends(py)?;
         let options = LoadOptions { threads, device };
         let roles = roles.unwrap_or_default();
-        detach(py, || LoadedModel::load(&path, backends, &options, &roles)).map(Self)
+        detach_and_log(py, || LoadedModel::load(&path, backends, &options, &roles)).map(Self)
     }
 
     #[getter]

@@ -1,10 +1,12 @@
-"""Relevo's engine. One stub file a class, each named like its Rust file."""
+"""Relevo's engine. One stub file for each Rust file of that name."""
 
 from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
 from relevo._core.agent import Agent
 from relevo._core.contract import Contract, TensorContract
 from relevo._core.episode import Episode
+from relevo._core.logging import close_events, next_event
+from relevo._core.machine import processors
 from relevo._core.model import ModelModule
 from relevo._core.pending_action import PendingAction
 from relevo._core.run import Episodes, Run
@@ -21,6 +23,9 @@ __all__ = [
     "Run",
     "TensorContract",
     "__version__",
+    "close_events",
+    "next_event",
+    "processors",
 ]
 
 __version__: str

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from relevo import RelevoError, __version__
+from relevo.cli.doctor import doctor
 from relevo.cli.inspect import inspect
 from relevo.cli.run import run
 from relevo.cli.terminal import INTERRUPTED, print_error
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command(no_args_is_help=True)(run)
 app.command(no_args_is_help=True)(inspect)
+app.command()(doctor)
 
 
 def _print_version(wanted: bool) -> None:
@@ -50,6 +52,10 @@ def relevo(
     [bold]Run it in 64 environments, and record into the folder runs/a:[/bold]
 
         relevo run --policy policy.onnx --env CartPole-v1 --out runs/a
+
+    [bold]Does something not work on this machine?[/bold]
+
+        relevo doctor
 
     [bold]Read what was recorded, in Python:[/bold]
 

@@ -65,6 +65,7 @@ impl LoadedModel {
         let model = backend.load(path, options)?;
         let mut session = model.session()?;
         let contract = Contract::infer(path, &*model, &mut *session, roles)?;
+        tell(path, &*model, &contract, options);
         Ok(Self {
             path: path.to_owned(),
             options: options.clone(),
@@ -117,5 +118,22 @@ impl LoadedModel {
             return Err(Error::Contract("a forward pass needs at least one row, but the batch has none".into()));
         }
         Ok(rows)
+    }
+}
+
+/// Tells of a model that was loaded, and of what a user may not expect of it.
+fn tell(path: &Path, model: &dyn Model, contract: &Contract, options: &LoadOptions) {
+    let (path, format) = (path.display(), model.format());
+    tracing::info!(
+        %path,
+        format,
+        device = options.device,
+        threads = options.threads,
+        sha256 = model.facts().sha256,
+        recurrent = contract.recurrent,
+        "the model {path} ({format}) is loaded"
+    );
+    if let Batch::One { reason } = &contract.batch {
+        tracing::warn!(%path, reason, "the model {path} takes one row at a time: {reason}; N actors cost N forward passes");
     }
 }

@@ -78,6 +78,12 @@ impl PolicySlot {
     pub fn new(name: &str, loaded: LoadedModel, head: Option<HeadKind>, keep_outputs: bool) -> Result<Self> {
         let device = loaded.options.device.as_str().into();
         let first = PolicyVersion::new(1, loaded, head, keep_outputs)?;
+        let (path, kind) = (first.loaded.path.display(), first.head.kind());
+        tracing::info!(policy = name, version = 1, head = %kind, %path, "policy `{name}` serves {path} with the head {kind}");
+        let unused = first.head.unused_actions(&first.loaded.contract).join(", ");
+        if !unused.is_empty() {
+            tracing::info!(policy = name, unused, "policy `{name}` leaves out {unused}: a head gives one tensor");
+        }
         Ok(Self {
             name: name.into(),
             device,
@@ -143,8 +149,10 @@ impl PolicySlot {
                 self.name
             )));
         }
-        let version = new.version;
+        let (policy, version, path) = (&*self.name, new.version, new.loaded.path.clone());
         self.current.store(Arc::new(new));
+        let path = path.display();
+        tracing::info!(policy, version, %path, "policy `{policy}` serves version {version} from now on: {path}");
         Ok(version)
     }
 

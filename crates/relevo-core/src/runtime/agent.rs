@@ -87,6 +87,8 @@ impl Agent {
         }
         self.shared.routers.start()?;
         self.shared.phase.store(RUNNING, Ordering::Release);
+        let actors = self.shared.table.read().by_id.len();
+        tracing::info!(actors, seed = self.config.seed, "the agent has started (actors: {actors})");
         Ok(())
     }
 
@@ -333,6 +335,9 @@ impl Agent {
         }
         let structure = self.shared.structure.lock();
         let first = self.shared.phase.swap(STOPPED, Ordering::AcqRel) == RUNNING;
+        if first {
+            tracing::info!("the agent shuts down");
+        }
         let Some(recorder) = self.shared.recorder() else { return Ok(()) };
         if first {
             self.shared.routers.stop(&shut_down());

@@ -303,7 +303,9 @@ struct Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.shared.tell(gone());
+            let error = gone();
+            tracing::error!("{error}");
+            self.shared.tell(error);
         }
         self.shared.ended.store(true, Ordering::Release);
     }
@@ -437,6 +439,7 @@ impl Worker {
             self.shared.stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
             let lost = self.pushed - writer.episodes_written();
             self.shared.stats.episodes_lost.fetch_add(lost, Ordering::Relaxed);
+            tracing::error!(lost, "recording to disk has stopped: {error}");
         }
         self.disk_failed = true;
         self.shared.tell(error);

@@ -40,6 +40,8 @@ impl RunWriter {
     /// [`Error::Trajectory`] where the folder holds a run already, or cannot be made or written.
     pub fn create(path: &Path, info: &RunInfo) -> Result<Self> {
         let folder = RunFolder::create(path, info)?;
+        let (path, run) = (path.display(), info.run_id);
+        tracing::info!(%path, %run, "the run folder {path} is open");
         Ok(Self {
             folder,
             info: info.clone(),
@@ -103,6 +105,8 @@ impl RunWriter {
         for stream in self.streams.drain(..) {
             result = result.and(stream.segment.close());
         }
+        let (path, episodes, steps) = (self.folder.path().display(), self.episodes_written, self.steps_written);
+        tracing::info!(%path, episodes, steps, "the run folder {path} is closed: {steps} steps in {episodes} episodes");
         result
     }
 

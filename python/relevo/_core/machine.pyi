@@ -1,0 +1,2 @@
+def processors() -> int:
+    """How many processors the engine may use: affinity and a container's quota are counted."""
