@@ -76,3 +76,23 @@ def gaussian(path: Path, log_std: list[float]) -> Path:
         {"mu": ["batch", width], "log_std": [width]},
         {"deviation": np.array(log_std, np.float32)},
     )
+
+
+def square_root(path: Path) -> Path:
+    """Two logits, the roots of two observations: NaN for negative ones."""
+    return save(path, [helper.make_node("Sqrt", ["obs"], ["logits"])], {"obs": ["batch", 2]}, {"logits": ["batch", 2]})
+
+
+def table(path: Path) -> Path:
+    """The observation is a row number of a table of four rows of logits; the pass fails where there is no such row."""
+    return save(
+        path,
+        [
+            helper.make_node("Cast", ["obs"], ["row"], to=TensorProto.INT64),
+            helper.make_node("Gather", ["table", "row"], ["rows"], axis=0),
+            helper.make_node("Squeeze", ["rows", "axes"], ["logits"]),
+        ],
+        {"obs": ["batch", 1]},
+        {"logits": ["batch", 4]},
+        {"table": np.eye(4, dtype=np.float32), "axes": np.array([1], np.int64)},
+    )

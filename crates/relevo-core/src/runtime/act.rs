@@ -288,7 +288,16 @@ impl ActCall<'_> {
         let mut raw = None;
         for segment in 0..work.policies.len() {
             let keep = self.agent.keep_outputs && work.policies.len() == 1;
-            raw = work.run_segment(segment, row, masked, self.agent.seed, options.deterministic, keep)?;
+            raw = match work.run_segment(segment, row, masked, self.agent.seed, options.deterministic, keep) {
+                Ok(raw) => raw,
+                Err(Failure { error, column }) => {
+                    let actor = column.map(|column| &self.group.actors[work.caller_row(column)]);
+                    // Removing takes this group's lock.
+                    drop(self.guard);
+                    actor.inspect(|actor| self.agent.drop_actor(actor));
+                    return Err(error);
+                }
+            };
         }
         work.commit(row, options.record, self.agent.records());
         Ok(work.hand_out(row, raw))
@@ -326,7 +335,13 @@ impl Work {
     }
 
     /// Takes the answer to a single call over into the next row, whose block has room, and commits it.
-    pub(super) fn take_answer(&mut self, rows: &Rows, from: usize, record: Recording<'_>, recording: bool) -> Arc<ActionResults> {
+    pub(super) fn take_answer(
+        &mut self,
+        rows: &Rows,
+        from: usize,
+        record: Recording<'_>,
+        recording: bool,
+    ) -> Arc<ActionResults> {
         let row = self.next_row();
         for (index, bytes) in rows.observations.iter().enumerate() {
             let target = self.block.observation_row_mut(index, row);
@@ -359,7 +374,7 @@ impl Work {
         seed: u64,
         deterministic: Option<bool>,
         keep_outputs: bool,
-    ) -> Result<Option<NamedTensors>> {
+    ) -> Result<Option<NamedTensors>, Failure> {
         let segment = &self.layout.segments[index];
         let (slot, version) = (&self.policies[index], self.policies[index].current());
         let mut worker = version.checkout()?;
@@ -378,11 +393,11 @@ impl Work {
             .collect();
         let mask = masked.then(|| &self.block.masks[scaled(self.layout.mask.unwrap_or(0))]);
         let mut result = worker.forward(rows, &observations, mask).map_err(|error| {
-            Error::Inference(format!(
+            Failure::from(Error::Inference(format!(
                 "policy `{}` (version {}) failed on a batch of {rows}: {error}",
                 slot.name(),
                 version.version
-            ))
+            )))
         });
         if result.is_ok() {
             let (outputs, scratch) = worker.outputs_and_scratch();
@@ -398,16 +413,17 @@ impl Work {
                 values: schema.value.then(|| &mut self.block.values[cells.clone()]),
             };
             result = version.head.run(outputs, &request, targets, scratch).map_err(|error| match error {
-                HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", slot.name())),
+                HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", slot.name())).into(),
                 HeadError::Row { row, what } => {
                     let column = segment.from + row;
-                    Error::Inference(format!(
+                    let error = Error::Inference(format!(
                         "policy `{}` (version {}) {what} actor {} (row {}); nothing was recorded for this call",
                         slot.name(),
                         version.version,
                         self.layout.actors[column].id,
                         self.caller_row(column)
-                    ))
+                    ));
+                    Failure { error, column: Some(column) }
                 }
             });
         }
@@ -493,6 +509,18 @@ impl Work {
             }
             results.outputs = raw;
         })
+    }
+}
+
+/// Why a policy has no actions, and which actor it failed for, if that is known.
+struct Failure {
+    error: Error,
+    column: Option<usize>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, column: None }
     }
 }
 

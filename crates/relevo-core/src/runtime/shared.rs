@@ -103,9 +103,12 @@ impl AgentShared {
         Ok(())
     }
 
-    /// Counts an actor that was removed because its policy failed for it.
-    pub(super) fn count_dropped(&self) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
+    /// Removes an actor whose policy failed for it, if the agent was told to.
+    pub(super) fn drop_actor(&self, actor: &Actor) {
+        // Where somebody else removed it before, there is nothing left to do.
+        if self.on_error == OnError::DropActor && self.remove_actor(actor.id()).is_ok() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The actor with this id.

@@ -11,7 +11,6 @@ use super::{
     actor::Actor,
     batch::{Batch, Row, Rows},
     batcher::{Batcher, Entry},
-    config::OnError,
     group::{ActorGroup, GroupState},
     handover::{Caller, NEVER},
     results::ActionResults,
@@ -153,10 +152,8 @@ impl Ticket {
         let result = self.commit(&batch.rows());
         self.batcher.take_back(batch);
         let Err(Failure { error, of_policy }) = result else { return result.map_err(|failure| failure.error) };
-        if of_policy && self.agent.on_error == OnError::DropActor {
-            // Somebody else may have removed it before.
-            drop(self.agent.remove_actor(self.group.actors[0].id()));
-            self.agent.count_dropped();
+        if of_policy {
+            self.agent.drop_actor(&self.group.actors[0]);
         }
         Err(error)
     }
