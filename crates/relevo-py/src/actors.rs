@@ -84,7 +84,11 @@ impl Actors {
         let call = arguments.begin(py, &self.group)?;
         if self.group.actors.len() == 1 {
             let ticket = arguments.submit(call, Caller::Blocks)?;
-            return detach(py, || ticket.wait()).map(ActionBatch::new);
+            let (result, baton) = py.detach(|| ticket.wait_in_turn());
+            if let Some(baton) = baton {
+                baton.keep();
+            }
+            return result.map(ActionBatch::new).map_err(|error| to_python(&error));
         }
         let call = arguments.write(call)?;
         let options = arguments.options();

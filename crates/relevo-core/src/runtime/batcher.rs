@@ -37,7 +37,20 @@ pub(super) struct Batcher {
     spares: ArrayQueue<Arc<Batch>>,
     /// Nanoseconds that the last batch took for each row.
     row_nanoseconds: AtomicU64,
+    /// Batches that have run, and whose threads are being woken in turns.
+    waking: Mutex<Vec<Waking>>,
 }
+
+/// A batch whose threads are being woken.
+#[derive(Debug)]
+struct Waking {
+    batch: Arc<Batch>,
+    /// Threads to wake where nobody else does.
+    next: usize,
+}
+
+/// How long the next thread may wait to be woken by the one before, in nanoseconds.
+const WAKING_PATIENCE: u64 = 200_000;
 
 /// A row that was let in.
 #[derive(Debug)]
@@ -57,6 +70,7 @@ impl Batcher {
             worker: Mutex::new(None),
             spares: ArrayQueue::new(SPARES),
             row_nanoseconds: AtomicU64::new(0),
+            waking: Mutex::default(),
             router,
         }
     }
@@ -77,7 +91,10 @@ impl Batcher {
     pub(super) fn hurry(&self, batch: &Arc<Batch>) {
         let expected = self.row_nanoseconds.load(Ordering::Relaxed).saturating_mul(batch.len() as u64);
         match self.handover.hurry(|filling| Arc::ptr_eq(filling, batch), expected <= SHORT_PASS) {
-            Turn::Run => self.run(batch),
+            Turn::Run => {
+                self.run(batch);
+                batch.latch.wake(1, self.now());
+            }
             Turn::CallRouter => self.router.alarm.ring(),
             Turn::Wait | Turn::WaitUntil(_) => {}
         }
@@ -150,6 +167,45 @@ impl Batcher {
         self.handover.look(now)
     }
 
+    /// Has the router see to it that all threads of `batch`, which has run, are woken in time.
+    fn watch(&self, batch: &Arc<Batch>, now: u64) {
+        let mut waking = self.waking.lock();
+        if self.router.is_stopping() {
+            batch.latch.wake(usize::MAX, now);
+            return;
+        }
+        batch.join();
+        waking.push(Waking { batch: batch.clone(), next: 1 });
+        drop(waking);
+        self.router.alarm.set(now + WAKING_PATIENCE);
+    }
+
+    /// Wakes all threads whose batch has run: the router stops, and will not see to it.
+    pub(super) fn wake_all(&self) {
+        for Waking { batch, .. } in self.waking.lock().drain(..) {
+            batch.latch.wake(usize::MAX, self.now());
+            self.take_back(batch);
+        }
+    }
+
+    /// Wakes threads that nobody else has woken in time, twice as many each time. Gives the time of the next look.
+    pub(super) fn wake_sleepers(&self, now: u64) -> Option<u64> {
+        let mut waking = self.waking.lock();
+        let mut next_look = None;
+        let done = waking.extract_if(.., |Waking { batch, next }| {
+            let Some(mut since) = batch.latch.sleeps_since() else { return true };
+            if since + WAKING_PATIENCE <= now {
+                batch.latch.wake(*next, now);
+                (*next, since) = (*next * 2, now);
+            }
+            let look = since + WAKING_PATIENCE;
+            next_look = Some(next_look.map_or(look, |earlier: u64| earlier.min(look)));
+            false
+        });
+        done.for_each(|waking| self.take_back(waking.batch));
+        next_look
+    }
+
     /// Tells that an actor that is out since `epoch` will not call here again.
     pub(super) fn leave(&self, epoch: u64) {
         if epoch != NEVER && self.handover.leave(epoch) {
@@ -161,6 +217,7 @@ impl Batcher {
     pub(super) fn drain(&self) {
         for batch in self.handover.close() {
             self.run(&batch);
+            batch.latch.wake(usize::MAX, self.now());
         }
     }
 
@@ -169,6 +226,7 @@ impl Batcher {
         for batch in self.handover.close() {
             batch.fail(error);
             drop(Answering { batcher: self, batch: &batch, answered: true });
+            batch.latch.wake(usize::MAX, self.now());
         }
     }
 }
@@ -188,15 +246,17 @@ impl Drop for Answering<'_> {
                     .into(),
             ));
         }
-        let mut call_router = false;
+        let (mut call_router, now) = (false, self.batcher.now());
         self.batch.finish(|answered| {
-            let (epoch, due) = self.batcher.handover.finish(answered, self.batcher.now());
+            let (epoch, due) = self.batcher.handover.finish(answered, now);
             call_router = due;
             epoch
         });
         if call_router {
             self.batcher.router.alarm.ring();
         }
-        self.batch.latch.open();
+        if self.batch.latch.open(now) {
+            self.batcher.watch(self.batch, now);
+        }
     }
 }

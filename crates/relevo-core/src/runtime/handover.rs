@@ -225,16 +225,16 @@ impl<B> State<B> {
 }
 
 /// Keeps the callers of a batch until it has run.
+///
+/// Tasks are woken all at once. Threads are woken in turns, each by one that is awake: the caller that ran the batch would need
+/// a long time to wake them all, and threads that hold an interpreter lock only get into each other's way.
 #[derive(Debug, Default)]
 pub(super) struct Latch {
     open: AtomicBool,
-    waiting: Mutex<Vec<Waiting>>,
-}
-
-#[derive(Debug)]
-enum Waiting {
-    Thread(Thread),
-    Task(Waker),
+    tasks: Mutex<Vec<Waker>>,
+    threads: Mutex<VecDeque<Thread>>,
+    /// When a thread was woken last, in nanoseconds.
+    woken_at: AtomicU64,
 }
 
 impl Latch {
@@ -243,10 +243,10 @@ impl Latch {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Blocks the thread until then.
+    /// Blocks the thread until then. Whoever was woken must see to it that [`Latch::wake`] is called for the next one.
     pub(super) fn wait(&self) {
         if !self.is_open() {
-            self.enter(Waiting::Thread(current()));
+            self.threads.lock().push_back(current());
             while !self.is_open() {
                 park();
             }
@@ -258,27 +258,36 @@ impl Latch {
         if self.is_open() {
             return true;
         }
-        self.enter(Waiting::Task(waker.clone()));
+        self.tasks.lock().push(waker.clone());
         self.is_open()
     }
 
-    fn enter(&self, caller: Waiting) {
-        self.waiting.lock().push(caller);
-    }
-
-    /// Wakes all that wait, once the batch has run.
-    pub(super) fn open(&self) {
+    /// Tells that the batch has run. Wakes all tasks; the threads are woken by [`Latch::wake`]. Gives whether there are any.
+    pub(super) fn open(&self, now: u64) -> bool {
+        self.woken_at.store(now, Ordering::Relaxed);
         self.open.store(true, Ordering::SeqCst);
         // Those that enter from now on see that it is open. Woken without the lock: a waker may do anything.
-        let mut waiting = std::mem::take(&mut *self.waiting.lock());
-        for caller in waiting.drain(..) {
-            match caller {
-                Waiting::Thread(thread) => thread.unpark(),
-                Waiting::Task(waker) => waker.wake(),
-            }
-        }
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        tasks.drain(..).for_each(Waker::wake);
         // The allocation serves the next batch.
-        *self.waiting.lock() = waiting;
+        *self.tasks.lock() = tasks;
+        !self.threads.lock().is_empty()
+    }
+
+    /// Wakes the next `count` threads.
+    pub(super) fn wake(&self, count: usize, now: u64) {
+        for _ in 0..count {
+            let next = self.threads.lock().pop_front();
+            let Some(thread) = next else { return };
+            self.woken_at.store(now, Ordering::Relaxed);
+            thread.unpark();
+        }
+    }
+
+    /// When a thread was woken last, if there are others that were not.
+    pub(super) fn sleeps_since(&self) -> Option<u64> {
+        let sleeps = self.is_open() && !self.threads.lock().is_empty();
+        sleeps.then(|| self.woken_at.load(Ordering::Relaxed))
     }
 
     /// Closes it again, for the next batch.

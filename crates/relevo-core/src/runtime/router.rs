@@ -114,6 +114,11 @@ impl Router {
         batcher
     }
 
+    /// Whether it looks no more.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
     /// Rows that wait for an answer.
     pub(super) fn queue(&self) -> usize {
         self.batchers.lock().iter().map(|batcher| batcher.queue()).sum()
@@ -130,6 +135,7 @@ impl Router {
                 None => batcher.drain(),
                 Some(error) => batcher.fail(error),
             }
+            batcher.wake_all();
         }
         if let Some(thread) = self.thread.lock().take() {
             drop(thread.join());
@@ -171,9 +177,13 @@ impl Router {
     fn look_at(&self, batchers: &[Weak<Batcher>]) -> Option<u64> {
         let (mut next, mut ran) = (u64::MAX, false);
         for batcher in batchers.iter().filter_map(Weak::upgrade) {
+            if let Some(time) = batcher.wake_sleepers(self.now()) {
+                next = next.min(time);
+            }
             match batcher.look(self.now()) {
                 Look::Run(batch) => {
                     batcher.run(&batch);
+                    batch.latch.wake(1, self.now());
                     ran = true;
                 }
                 Look::At(time) => next = next.min(time),
