@@ -5,7 +5,6 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -18,7 +17,8 @@ pub struct Actor {
     /// Ordinal within the agent; never used twice.
     pub ordinal: u32,
     id: Mutex<Uuid>,
-    policy: ArcSwap<PolicySlot>,
+    /// No `ArcSwap`: dropping one visits a record of every thread that ever read any, which adds up over a million actors.
+    policy: Mutex<Arc<PolicySlot>>,
     removed: AtomicBool,
     /// The router that batches its single calls.
     pub(super) place: Mutex<Place>,
@@ -42,7 +42,7 @@ impl Actor {
         Self {
             ordinal,
             id: Mutex::new(id),
-            policy: ArcSwap::new(policy),
+            policy: Mutex::new(policy),
             removed: AtomicBool::new(false),
             place: Mutex::default(),
             home: Mutex::default(),
@@ -56,7 +56,7 @@ impl Actor {
 
     /// The policy that it follows now.
     pub fn policy(&self) -> Arc<PolicySlot> {
-        self.policy.load_full()
+        self.policy.lock().clone()
     }
 
     /// Whether it was removed.
@@ -77,7 +77,7 @@ impl Actor {
     }
 
     pub(super) fn set_policy(&self, policy: Arc<PolicySlot>) {
-        self.policy.store(policy);
+        *self.policy.lock() = policy;
     }
 
     pub(super) fn remove(&self) {
