@@ -154,14 +154,13 @@ def test_max_batch_is_kept(policy: Path) -> None:
 def test_a_row_that_gives_nan_fails_alone(tmp_path: Path) -> None:
     with builder(models.square_root(tmp_path / "root.onnx"), 6).max_wait(LONG).build() as agent:
         ids = agent.get_actor_ids()
-        with waiting(agent, ids[:5], np.array([[1, 4]], np.float32)) as good:
+        with waiting(agent, ids[:5], np.array([[1, 4]], np.float32)) as good, ThreadPoolExecutor(1) as pool:
+            bad = pool.submit(agent.actors([ids[5]]).act, np.array([[-1, 4]], np.float32))
+            until(lambda: queued(agent) == 5)
+            # The batch waits for the first alone.
+            agent.actors([ids[0]]).act(np.array([[1, 4]], np.float32))
             with pytest.raises(relevo.InferenceError, match=f"actor {ids[5]}.*NaN"):
-                # The sixth is the one that the batch does not wait for: the first completes it.
-                with ThreadPoolExecutor(1) as pool:
-                    bad = pool.submit(agent.actors([ids[5]]).act, np.array([[-1, 4]], np.float32))
-                    until(lambda: queued(agent) == 5)
-                    agent.actors([ids[0]]).act(np.array([[1, 4]], np.float32))
-                    bad.result(timeout=LONG)
+                bad.result(timeout=LONG)
             assert [call.result(timeout=LONG) for call in good] == [1] * 4
         # It stays, and may try again. Nobody is left to wait for.
         for actor in ids[:5]:

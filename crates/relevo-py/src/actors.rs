@@ -174,11 +174,14 @@ impl<'py> ActArguments<'py> {
     /// Begins the call, checks them against what the policies take, and makes the group ready.
     fn begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
         let mut call = loop {
-            if let Some(call) = group.try_begin().map_err(|error| to_python(&error))? {
-                break call;
+            match group.try_begin() {
+                Ok(Some(call)) => break call,
+                // Another thread is in a call of this group, and may need the interpreter lock to finish.
+                Ok(None) => py.detach(|| group.wait()),
+                // The call that it waits for may be one of a loop that was closed.
+                Err(_) if group.is_waiting() && event_loop::forget_closed(py)? => {}
+                Err(error) => return Err(to_python(&error)),
             }
-            // Another thread is in a call of this group, and may need the interpreter lock to finish.
-            py.detach(|| group.wait());
         };
         self.observations.check(&call.schema(), group.actors.len())?;
         if let Some(mask) = &self.mask {

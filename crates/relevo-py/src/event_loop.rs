@@ -276,15 +276,41 @@ impl EventLoopCache {
 
 /// The calls of `running`, made when it is seen for the first time.
 fn known<'py>(running: &Bound<'py, PyAny>) -> PyResult<Bound<'py, EventLoop>> {
-    static LOOPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = running.py();
-    let loops = LOOPS
-        .get_or_try_init(py, || PyResult::Ok(py.import("weakref")?.call_method0("WeakKeyDictionary")?.unbind()))?;
-    let found = loops.call_method1(py, "get", (running,))?;
-    if let Ok(found) = found.bind(py).cast::<EventLoop>() {
+    let loops = all(py)?;
+    let found = loops.call_method1("get", (running,))?;
+    if let Ok(found) = found.cast::<EventLoop>() {
         return Ok(found.clone());
     }
     let fresh = Bound::new(py, EventLoop::new(running)?)?;
-    loops.bind(py).set_item(running, &fresh)?;
+    loops.set_item(running, &fresh)?;
     Ok(fresh)
+}
+
+/// Cancels the calls of loops that were closed, which nobody will ever complete. Gives whether there were any.
+pub(crate) fn forget_closed(py: Python<'_>) -> PyResult<bool> {
+    let mut forgotten = false;
+    for event_loop in all(py)?.call_method0("values")?.try_iter()? {
+        let event_loop = event_loop?.cast_into::<EventLoop>()?;
+        let this = event_loop.get();
+        let open = match this.upgrade(py) {
+            Some(running) => !running.call_method0("is_closed")?.is_truthy()?,
+            None => false,
+        };
+        if !open {
+            let passes = mem::take(&mut this.calls.lock().passes);
+            let calls = passes.iter().flat_map(|shared| &shared.calls);
+            // Dropping a ticket cancels its call.
+            forgotten |= calls.filter_map(|call| call.get().take_ticket()).count() > 0;
+        }
+    }
+    Ok(forgotten)
+}
+
+/// The calls of every loop that is still there.
+fn all(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static LOOPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let loops = LOOPS
+        .get_or_try_init(py, || PyResult::Ok(py.import("weakref")?.call_method0("WeakKeyDictionary")?.unbind()))?;
+    Ok(loops.bind(py))
 }

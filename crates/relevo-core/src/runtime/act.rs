@@ -88,6 +88,11 @@ impl ActorGroup {
         Ok(Some(ActCall { group: self, agent, guard, masked: false }))
     }
 
+    /// Whether the only actor's last call still waits for its action.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
     /// Waits until no other thread is in a call of this group.
     pub fn wait(&self) {
         drop(self.state.lock());

@@ -10,7 +10,7 @@ use std::{
 };
 
 use arrow_buffer::MutableBuffer;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
 use super::handover::{Latch, NEVER};
@@ -30,7 +30,19 @@ pub(super) struct Batch {
     pub(super) latch: Latch,
     /// Callers that have not let go of it.
     callers: AtomicUsize,
+    /// Not held while the batch runs, as `rows` is.
+    tally: Mutex<Tally>,
     rows: RwLock<Rows>,
+}
+
+/// Who of a batch's actors is out.
+#[derive(Debug, Default)]
+struct Tally {
+    rows: usize,
+    /// Rows whose caller does not wait any more.
+    abandoned: usize,
+    /// Since when the answered actors are out, in epochs of the hand-over; `None` before the batch has run.
+    epoch: Option<u64>,
 }
 
 /// What a caller adds to a batch.
@@ -58,15 +70,11 @@ pub(super) struct Rows {
     deterministic: Vec<Option<bool>>,
     /// Sum of the times when they came.
     pub(super) came: u128,
-    /// Rows whose caller does not wait any more.
-    abandoned: usize,
     pub(super) answers: Answers,
     /// Answers of one kind of row, where a batch has several.
     other_answers: Answers,
     /// The version that answered.
     pub(super) version: u64,
-    /// Since when the answered actors are out, in epochs of the hand-over; `None` before the batch has run.
-    epoch: Option<u64>,
     /// Whether the model panicked, and its worker is not to be used again.
     panicked: bool,
     /// Why a row has no answer. Empty where all have.
@@ -90,6 +98,7 @@ impl Batch {
         Self {
             latch: Latch::default(),
             callers: AtomicUsize::new(0),
+            tally: Mutex::default(),
             rows: RwLock::new(Rows {
                 schema: version.schema.clone(),
                 mask_width: version.mask_width().unwrap_or(0),
@@ -99,11 +108,9 @@ impl Batch {
                 streams: Vec::new(),
                 deterministic: Vec::new(),
                 came: 0,
-                abandoned: 0,
                 answers: Answers::default(),
                 other_answers: Answers::default(),
                 version: 0,
-                epoch: None,
                 panicked: false,
                 failures: Vec::new(),
                 outputs: Vec::new(),
@@ -115,6 +122,7 @@ impl Batch {
     pub(super) fn clear(&mut self) {
         self.latch.reset();
         *self.callers.get_mut() = 0;
+        *self.tally.get_mut() = Tally::default();
         self.rows.get_mut().clear();
     }
 
@@ -126,12 +134,18 @@ impl Batch {
     /// Adds a row; gives its number.
     pub(super) fn add(&self, row: &Row<'_>) -> usize {
         self.join();
+        self.tally.lock().rows += 1;
         self.rows.write().add(row)
     }
 
     /// Rows so far.
     pub(super) fn len(&self) -> usize {
-        self.rows.read().streams.len()
+        self.tally.lock().rows
+    }
+
+    /// Since when the answered actors are out.
+    pub(super) fn epoch(&self) -> u64 {
+        self.tally.lock().epoch.unwrap_or(NEVER)
     }
 
     /// The rows, and the answers once the latch is open.
@@ -142,9 +156,9 @@ impl Batch {
     /// Tells that a caller does not wait for its answer any more. Gives the epoch since which its actor counts as out, if
     /// it does already.
     pub(super) fn abandon(&self) -> Option<u64> {
-        let mut rows = self.rows.write();
-        rows.abandoned += 1;
-        rows.epoch
+        let mut tally = self.tally.lock();
+        tally.abandoned += 1;
+        tally.epoch
     }
 
     /// Lets go of it; whether nobody else holds it.
@@ -168,8 +182,8 @@ impl Batch {
 
     /// Lets `finish` count the actors that have their answer, and notes the epoch that it gives.
     pub(super) fn finish(&self, finish: impl FnOnce(usize) -> u64) {
-        let rows = &mut *self.rows.write();
-        rows.epoch = Some(finish(rows.streams.len() - rows.abandoned));
+        let mut tally = self.tally.lock();
+        tally.epoch = Some(finish(tally.rows - tally.abandoned));
     }
 }
 
@@ -181,8 +195,6 @@ impl Rows {
         self.streams.clear();
         self.deterministic.clear();
         self.came = 0;
-        self.abandoned = 0;
-        self.epoch = None;
         self.panicked = false;
         self.failures.clear();
         self.outputs.clear();
@@ -203,11 +215,6 @@ impl Rows {
         self.deterministic.push(row.deterministic);
         self.came += u128::from(row.came);
         self.streams.len() - 1
-    }
-
-    /// Since when the answered actors are out.
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch.unwrap_or(NEVER)
     }
 
     /// Rows that have no answer.

@@ -9,7 +9,7 @@ use std::{
 use super::{
     act::{ActCall, Recording, first_nan, unprepared},
     actor::Actor,
-    batch::{Batch, Row, Rows},
+    batch::{Batch, Row},
     batcher::{Batcher, Entry},
     baton::Baton,
     group::{ActorGroup, GroupState},
@@ -181,7 +181,7 @@ impl Ticket {
     pub fn finish(&mut self) -> Result<Arc<ActionResults>> {
         let batch = self.batch.take_if(|batch| batch.latch.is_open());
         let batch = batch.ok_or_else(|| Error::State("the call has ended, or has no answer yet".into()))?;
-        let result = self.commit(&batch.rows());
+        let result = self.commit(&batch);
         self.batcher.take_back(batch);
         let Err(Failure { error, of_policy }) = result else { return result.map_err(|failure| failure.error) };
         if of_policy {
@@ -190,12 +190,13 @@ impl Ticket {
         Err(error)
     }
 
-    fn commit(&self, rows: &Rows) -> Result<Arc<ActionResults>, Failure> {
+    fn commit(&self, batch: &Batch) -> Result<Arc<ActionResults>, Failure> {
         let actor = &self.group.actors[0];
         let mut state = self.group.state.lock();
         self.group.waiting.store(false, Ordering::Release);
         let GroupState { work: Some(work), lane, .. } = &mut *state else { return Err(unprepared().into()) };
-        (lane.epoch, lane.answered) = (rows.epoch(), self.batcher.now());
+        (lane.epoch, lane.answered) = (batch.epoch(), self.batcher.now());
+        let rows = &*batch.rows();
         if actor.is_removed() {
             lane.leave();
             return Err(Error::ActorNotFound {
