@@ -36,7 +36,7 @@ use crate::{
 /// The calls of one event loop.
 #[pyclass(frozen, module = "relevo._core")]
 pub(crate) struct EventLoop {
-    event_loop: Py<PyWeakrefReference>,
+    running: Py<PyWeakrefReference>,
     /// What our callbacks run in: not a task's context, because they enter those.
     context: Py<PyAny>,
     /// Touched only with the interpreter lock held, and never while Python code runs.
@@ -61,7 +61,7 @@ impl EventLoop {
     fn new(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = event_loop.py();
         Ok(Self {
-            event_loop: PyWeakrefReference::new(event_loop)?.unbind(),
+            running: PyWeakrefReference::new(event_loop)?.unbind(),
             context: py.import("contextvars")?.call_method0("Context")?.unbind(),
             calls: Mutex::default(),
         })
@@ -70,7 +70,7 @@ impl EventLoop {
     /// The loop, while it is there.
     pub(crate) fn upgrade<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         use pyo3::types::PyWeakrefMethods;
-        self.event_loop.bind(py).upgrade()
+        self.running.bind(py).upgrade()
     }
 
     /// An awaitable for the answer to `ticket`, which was submitted in `running`, the loop itself.
@@ -120,28 +120,8 @@ impl EventLoop {
                 at.map(|at| calls.passes.swap_remove(at))
             };
             let Some(shared) = ready else { return Ok(()) };
-            self.complete(py, shared)?;
+            complete(py, shared)?;
         }
-    }
-
-    fn complete(&self, py: Python<'_>, shared: SharedPass) -> PyResult<()> {
-        let mut tickets: Vec<_> = shared.calls.iter().map(|call| call.get().take_ticket()).collect();
-        let outcomes: Vec<_> =
-            py.detach(|| tickets.iter_mut().map(|ticket| ticket.as_mut().map(Ticket::finish)).collect());
-        let mut calls = shared.calls.into_iter().zip(outcomes);
-        while let Some((call, outcome)) = calls.next() {
-            // One that was cancelled has no ticket.
-            let Some(outcome) = outcome else { continue };
-            let Err(error) = call.bind(py).get().complete(call.bind(py), Outcome::new(py, outcome)) else { continue };
-            // It ends the loop. The others are completed before, but their tasks go on only if the loop does.
-            for (call, outcome) in calls {
-                if let Some(outcome) = outcome {
-                    call.get().schedule(call.bind(py), Outcome::new(py, outcome))?;
-                }
-            }
-            return Err(error);
-        }
-        Ok(())
     }
 
     /// Runs a callback of a task's, as the loop would.
@@ -191,6 +171,26 @@ impl EventLoop {
     fn woken(&self, py: Python<'_>) -> PyResult<()> {
         self.complete_ready(py)
     }
+}
+
+/// Completes the calls of a pass that has ended.
+fn complete(py: Python<'_>, shared: SharedPass) -> PyResult<()> {
+    let mut tickets: Vec<_> = shared.calls.iter().map(|call| call.get().take_ticket()).collect();
+    let outcomes: Vec<_> = py.detach(|| tickets.iter_mut().map(|ticket| ticket.as_mut().map(Ticket::finish)).collect());
+    let mut calls = shared.calls.into_iter().zip(outcomes);
+    while let Some((call, outcome)) = calls.next() {
+        // One that was cancelled has no ticket.
+        let Some(outcome) = outcome else { continue };
+        let Err(error) = call.bind(py).get().complete(call.bind(py), Outcome::new(py, outcome)) else { continue };
+        // It ends the loop. The others are completed before, but their tasks go on only if the loop does.
+        for (call, outcome) in calls {
+            if let Some(outcome) = outcome {
+                call.get().schedule(call.bind(py), Outcome::new(py, outcome))?;
+            }
+        }
+        return Err(error);
+    }
+    Ok(())
 }
 
 /// Tells a loop that a pass has ended.

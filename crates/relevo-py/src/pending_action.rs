@@ -125,14 +125,12 @@ impl PendingAction {
     }
 
     fn __next__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        match slf.get().outcome(slf.py()) {
+        if let Some(action) = slf.get().outcome(slf.py()) {
             // Not in a tuple: CPython hands a bare value on without making an exception of it.
-            Some(action) => Err(PyStopIteration::new_err(action?)),
-            None => {
-                slf.get().blocking.store(true, Ordering::Relaxed);
-                Ok(slf.clone())
-            }
+            return Err(PyStopIteration::new_err(action?));
         }
+        slf.get().blocking.store(true, Ordering::Relaxed);
+        Ok(slf.clone())
     }
 
     #[getter]

@@ -30,7 +30,9 @@ impl Baton {
 
     /// Keeps it until this thread's next call, if that is likely to come soon.
     pub fn keep(self) {
-        if self.soon {
+        // Where nobody sleeps, it would only keep the policy alive.
+        let sleeps = self.batch.as_ref().is_some_and(|batch| batch.latch.sleeps_since().is_some());
+        if self.soon && sleeps {
             // One that was kept before is passed on. A thread that is ending keeps none.
             drop(KEPT.try_with(|kept| kept.replace(Some(self))));
         }

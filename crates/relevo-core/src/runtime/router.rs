@@ -146,6 +146,8 @@ impl Router {
     fn live(&self) {
         while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
             self.counters.restarts.fetch_add(1, Ordering::Relaxed);
+            let (device, router) = (&*self.device, self.index);
+            tracing::error!(device, router, "the thread of router {router} for {device} died and was replaced");
         }
     }
 

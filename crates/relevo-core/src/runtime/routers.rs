@@ -126,6 +126,7 @@ impl Routers {
         state.spread(actors);
         self.placement.fetch_add(1, Ordering::AcqRel);
         drop(state);
+        tracing::info!(routers = count, "there are {count} routers for each device from now on");
         for router in gone {
             router.stop(None);
         }

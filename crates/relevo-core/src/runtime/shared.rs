@@ -108,6 +108,8 @@ impl AgentShared {
         // Where somebody else removed it before, there is nothing left to do.
         if self.on_error == OnError::DropActor && self.remove_actor(actor.id()).is_ok() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+            let id = actor.id();
+            tracing::warn!(actor = %id, "the actor {id} was removed because its policy failed for it");
         }
     }
 
