@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 import time
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 TASKS = 1_000
 
 BATCHER = "Python micro-batcher on the loop"
+RECORDING_BATCHER = "the same, keeping trajectories in memory"
 FLOOR = "tasks alone: all wait for one future, no policy (floor)"
 ACT = "relevo, act_async"
 ACT_OBSERVE = "relevo, act_async + observe, recorded in memory"
@@ -58,6 +60,7 @@ def run(folder: Path, quick: bool) -> Report:
             batcher, awakening = LoopBatcher(session), Awakening()
             sides: dict[str, list[Caller]] = {
                 BATCHER: [awaiting(batcher.act)] * TASKS,
+                RECORDING_BATCHER: [awaiting_and_observing(RecordingBatcher(batcher)) for _ in range(TASKS)],
                 FLOOR: [awaiting(awakening.act)] * TASKS,
                 ACT: [acting(unrecorded.actors([actor])) for actor in unrecorded.get_actor_ids()],
                 ACT_OBSERVE: [acting_and_observing(recording.actors([actor])) for actor in recording.get_actor_ids()],
@@ -71,8 +74,9 @@ def run(folder: Path, quick: bool) -> Report:
         report.check(f"{case}: {steps:,} steps recorded, as many as taken", steps == callers.compared[ACT_OBSERVE])
         # No call is timed by itself: with all tasks always waiting, one takes as long as 1,000 need together.
         report.figures += [rounds.figure(case, side, "calls/s") for side in sides]
-        ratios = rounds.medians(ACT) / rounds.medians(BATCHER)
-        report.goals.append(goal(case, f"calls/s, times those of: {BATCHER}", ratios, TIMES, at_most=False))
+        for ours, peer in ((ACT, BATCHER), (ACT_OBSERVE, RECORDING_BATCHER)):
+            ratios = rounds.medians(ours) / rounds.medians(peer)
+            report.goals.append(goal(case, f"{ours}: calls/s, times those of: {peer}", ratios, TIMES, at_most=False))
     return report
 
 
@@ -101,6 +105,39 @@ class LoopBatcher:
         for future, action in zip(futures, actions, strict=True):
             if not future.cancelled():
                 future.set_result(action)
+
+
+class RecordingBatcher:
+    """One actor's calls by the batcher, and the last few episodes of them, as ours keeps them by default."""
+
+    def __init__(self, batcher: LoopBatcher) -> None:
+        self._batcher = batcher
+        self._steps: list[tuple[np.ndarray, int, float, float]] = []
+        self._episodes: collections.deque[dict[str, np.ndarray]] = collections.deque(maxlen=8)
+        self._open: tuple[np.ndarray, int, float] | None = None
+
+    async def act(self, obs: np.ndarray) -> int:
+        """The action for one observation `[1, width]`."""
+        action = await self._batcher.act(obs)
+        self._open = (obs.copy(), action, time.time())
+        return action
+
+    def observe(self, reward: float, *, terminated: bool = False) -> None:
+        """What the action earned, and whether the episode ended."""
+        if self._open is not None:
+            self._steps.append((*self._open, reward))
+            self._open = None
+        if terminated:
+            observations, actions, times, rewards = zip(*self._steps, strict=True)
+            self._episodes.append(
+                {
+                    "observations": np.concatenate(observations),
+                    "actions": np.array(actions),
+                    "times": np.array(times),
+                    "rewards": np.array(rewards),
+                }
+            )
+            self._steps.clear()
 
 
 class Awakening:
@@ -170,6 +207,20 @@ def awaiting(act: Callable[[np.ndarray], Awaitable[int]]) -> Caller:
             if not crowd.running:
                 break
             answers.append(await act(row))
+
+    return caller
+
+
+def awaiting_and_observing(actor: RecordingBatcher) -> Caller:
+    """The batcher in a real loop, as `acting_and_observing` is ours."""
+
+    async def caller(crowd: Crowd, rows: list[np.ndarray], answers: list[int]) -> None:
+        act, observe = actor.act, actor.observe
+        for step, row in enumerate(itertools.cycle(rows), start=1):
+            if not crowd.running:
+                break
+            answers.append(await act(row))
+            observe(1.0, terminated=step % EPISODE_STEPS == 0)
 
     return caller
 
