@@ -334,7 +334,7 @@ fn routers_are_scaled_but_never_to_none() {
 fn shutdown_answers_who_waits_also_where_nothing_is_recorded() {
     let agent = Agent::new(AgentConfig {
         actor_count: 2,
-        batching: Batching { max_wait: Duration::from_secs(3_600), ..Batching::default() },
+        batching: Batching { max_wait: Duration::from_hours(1), ..Batching::default() },
         memory: MemoryLimit { trajectories: 0, bytes: 0 },
         ..AgentConfig::new(vec![identity().slot("default", Some(HeadKind::Argmax))])
     })

@@ -18,7 +18,7 @@ use relevo_core::{
 use tokio::time::timeout;
 use uuid::Uuid;
 
-type Outcomes = Result<(), Box<dyn Error>>;
+type Fallible = Result<(), Box<dyn Error>>;
 
 /// What four poles show: position and velocity of the cart, angle and angular velocity of the pole. The first two lean to the
 /// right, so the cart must be pushed right, which is action 1; the others lean to the left.
@@ -26,7 +26,7 @@ const LEANING: [[f32; 4]; 4] =
     [[0.0, 0.0, 0.1, 0.0], [0.0, 0.0, 0.2, 0.0], [0.0, 0.0, -0.1, 0.0], [0.0, 0.0, -0.2, 0.0]];
 const PUSHES: [i64; 4] = [1, 1, 0, 0];
 
-fn main() -> Outcomes {
+fn main() -> Fallible {
     let path = std::env::args().nth(1).ok_or("usage: quick_start MODEL, a policy for CartPole-v1")?;
     quick_start(Path::new(&path))?;
     tokio::runtime::Runtime::new()?.block_on(single_calls(Path::new(&path)))
@@ -37,7 +37,7 @@ fn policy(path: &Path) -> relevo_core::Result<Arc<PolicySlot>> {
     PolicySlot::new("default", relevo_onnx::load(path)?, Some(HeadKind::Argmax), false).map(Arc::new)
 }
 
-fn quick_start(path: &Path) -> Outcomes {
+fn quick_start(path: &Path) -> Fallible {
     // Four actors of one policy. What is not said has the default of `AgentConfig::new`.
     let agent = Agent::new(AgentConfig { actor_count: 4, seed: 7, ..AgentConfig::new(vec![policy(path)?]) })?;
     agent.start()?;
@@ -94,7 +94,7 @@ fn quick_start(path: &Path) -> Outcomes {
 }
 
 /// Tasks with an actor each, at the same time: their calls share forward passes.
-async fn single_calls(path: &Path) -> Outcomes {
+async fn single_calls(path: &Path) -> Fallible {
     let agent = Agent::new(AgentConfig { actor_count: 4, ..AgentConfig::new(vec![policy(path)?]) })?;
     agent.start()?;
     let mut tasks = Vec::new();
@@ -124,9 +124,9 @@ async fn play(actor: Arc<ActorGroup>, row: usize) -> relevo_core::Result<()> {
 }
 
 /// A call that nobody waits for any more is cancelled: nothing is recorded, and its actor may call again.
-async fn cancelled_call(path: &Path) -> Outcomes {
+async fn cancelled_call(path: &Path) -> Fallible {
     // A batch goes as soon as all actors that are calling are in it, so only who is slower than the others sees this time.
-    let batching = Batching { max_wait: Duration::from_secs(60), ..Batching::default() };
+    let batching = Batching { max_wait: Duration::from_mins(1), ..Batching::default() };
     let agent = Agent::new(AgentConfig { actor_count: 2, batching, ..AgentConfig::new(vec![policy(path)?]) })?;
     agent.start()?;
     let ids = agent.actor_ids()?;
