@@ -72,8 +72,8 @@ def test_tasks_share_a_pass_and_none_is_mixed_up(policy: Path, run: Run) -> None
 
         run(main())
         assert router(agent)["rows"] == tasks * calls
-        # One for each turn, and some that the router took because the machine was slow.
-        assert router(agent)["batches"] <= 2 * calls
+        # About one for each turn; a slow machine lets the router take some before.
+        assert router(agent)["batches"] < tasks * calls / 4
         episodes = agent.trajectories()
     assert len(episodes) == tasks
     for episode in episodes:

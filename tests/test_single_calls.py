@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -419,3 +420,59 @@ def test_the_interpreter_ends_without_shutdown_while_callers_wait(policy: Path) 
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "ending\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_fork_in_the_middle_of_traffic(policy: Path) -> None:
+    program = f"""
+        import asyncio, faulthandler, os, sys, threading, warnings
+        import numpy as np, relevo
+        warnings.simplefilter("ignore", DeprecationWarning)
+        def build():
+            return relevo.AgentBuilder().default_model({str(policy)!r}, head="argmax").actor_count(17).build()
+        def play(handle):
+            while not stop.is_set():
+                handle.act(obs)
+        async def wait(handle):
+            while not stop.is_set():
+                await handle.act_async(obs)
+        async def wait_all(handles):
+            await asyncio.gather(*map(wait, handles))
+        obs, stop, agent = np.zeros((1, 4), np.float32), threading.Event(), build()
+        agent.start()
+        handles = [agent.actors([actor]) for actor in agent.get_actor_ids()]
+        busy = [threading.Thread(target=play, args=(handle,), daemon=True) for handle in handles[:8]]
+        busy.append(threading.Thread(target=lambda: asyncio.run(wait_all(handles[8:16])), daemon=True))
+        for thread in busy:
+            thread.start()
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                faulthandler.dump_traceback_later(30, exit=True)
+                for act in (handles[16].act, handles[0].act):
+                    try:
+                        act(obs)
+                    except relevo.AgentStateError as error:
+                        assert "forked" in str(error)
+                    else:
+                        os._exit(3)
+                with build() as own:
+                    first, second = [own.actors([actor]) for actor in own.get_actor_ids()[:2]]
+                    first.act(obs)
+                    async def own_loop():
+                        await asyncio.wait_for(second.act_async(obs), 20)
+                    asyncio.run(own_loop())
+                sys.exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            handles[16].act(obs)
+        stop.set()
+        for thread in busy:
+            thread.join()
+        agent.shutdown()
+        print("ended")
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "ended\n"

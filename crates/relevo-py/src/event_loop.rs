@@ -14,6 +14,8 @@ use std::{
     thread::Builder,
 };
 
+use arc_swap::ArcSwapOption;
+use crossbeam_channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyKeyboardInterrupt, PySystemExit},
@@ -214,37 +216,45 @@ impl Wake for Notice {
     }
 }
 
-/// The way to the thread that tells the loops, and the process in which it lives.
-static TELLER: Mutex<Option<(Birthplace, crossbeam_channel::Sender<Arc<Notice>>)>> = Mutex::new(None);
+/// The way to the thread that tells the loops.
+struct Teller {
+    birthplace: Birthplace,
+    notices: Sender<Arc<Notice>>,
+}
+
+/// No lock: one that another thread held at a fork would stay locked in the child.
+static TELLER: ArcSwapOption<Teller> = ArcSwapOption::const_empty();
 
 fn tell(notice: Arc<Notice>) {
-    let mut teller = TELLER.lock();
-    if teller.as_ref().is_none_or(|(birthplace, _)| birthplace.is_elsewhere()) {
-        let (sender, receiver) = crossbeam_channel::unbounded::<Arc<Notice>>();
-        let thread = Builder::new().name("relevo-asyncio".into()).spawn(move || {
-            while let Ok(notice) = receiver.recv() {
-                // When the interpreter ends there is no loop to tell.
-                Python::try_attach(|py| {
-                    let event_loop = notice.event_loop.bind(py);
-                    let woken = event_loop.getattr("woken");
-                    if let (Some(running), Ok(woken)) = (event_loop.get().upgrade(py), woken) {
-                        // A loop that is closed has nobody left to tell.
-                        drop(event_loop.get().call(py, &running, "call_soon_threadsafe", woken));
-                    }
-                });
-            }
-        });
-        if thread.is_err() {
-            return;
+    let mut teller = TELLER.load_full();
+    if teller.as_ref().is_none_or(|teller| teller.birthplace.is_elsewhere()) {
+        let (notices, received) = unbounded();
+        let tell_all = move || received.into_iter().for_each(|notice: Arc<Notice>| tell_now(&notice));
+        if Builder::new().name("relevo-asyncio".into()).spawn(tell_all).is_err() {
+            // Without a thread of its own, this one has to wait for the interpreter lock.
+            return tell_now(&notice);
         }
-        if let Some((_, old)) = teller.replace((Birthplace::here(), sender)) {
-            // Its thread stayed in the parent.
-            mem::forget(old);
+        let fresh = Arc::new(Teller { birthplace: Birthplace::here(), notices });
+        // The one before has its thread in the parent. Where two are made at once, the thread of one ends in good order.
+        mem::forget(TELLER.swap(Some(fresh.clone())).filter(|old| old.birthplace.is_elsewhere()));
+        teller = Some(fresh);
+    }
+    if let Some(teller) = teller {
+        // A thread only ends after its teller.
+        drop(teller.notices.send(notice));
+    }
+}
+
+fn tell_now(notice: &Notice) {
+    // When the interpreter ends there is no loop to tell.
+    Python::try_attach(|py| {
+        let event_loop = notice.event_loop.bind(py);
+        let woken = event_loop.getattr("woken");
+        if let (Some(running), Ok(woken)) = (event_loop.get().upgrade(py), woken) {
+            // A loop that is closed has nobody left to tell.
+            drop(event_loop.get().call(py, &running, "call_soon_threadsafe", woken));
         }
-    }
-    if let Some((_, sender)) = &*teller {
-        drop(sender.send(notice));
-    }
+    });
 }
 
 /// The loop that runs in this thread.

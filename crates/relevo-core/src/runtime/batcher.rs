@@ -100,6 +100,12 @@ impl Batcher {
         }
     }
 
+    /// Whether it belongs to the process that this one was forked off. A lock of it may be held for ever by a thread that stayed
+    /// there.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.router.birthplace.is_elsewhere()
+    }
+
     /// Nanoseconds of the router's clock.
     pub(super) fn now(&self) -> u64 {
         self.router.now()

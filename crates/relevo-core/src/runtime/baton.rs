@@ -46,7 +46,11 @@ impl Baton {
 
 impl Drop for Baton {
     fn drop(&mut self) {
-        if let Some(batch) = self.batch.take() {
+        let batch = self.batch.take();
+        if self.batcher.is_elsewhere() {
+            return std::mem::forget(batch);
+        }
+        if let Some(batch) = batch {
             batch.latch.wake(1, self.batcher.now());
             self.batcher.take_back(batch);
         }

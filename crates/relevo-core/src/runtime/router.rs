@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    fork::Birthplace,
     policy::PolicySlot,
 };
 
@@ -32,6 +33,7 @@ pub(super) struct Router {
     pub(super) batching: Batching,
     pub(super) alarm: Alarm,
     pub(super) counters: Counters,
+    pub(super) birthplace: Birthplace,
     clock: Instant,
     seed: u64,
     batchers: Mutex<Vec<Arc<Batcher>>>,
@@ -80,6 +82,7 @@ impl Router {
             batching,
             alarm: Alarm::default(),
             counters: Counters::default(),
+            birthplace: Birthplace::here(),
             clock: Instant::now(),
             seed,
             batchers: Mutex::default(),

@@ -242,6 +242,9 @@ impl Future for Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let Some(batch) = self.batch.take() else { return };
+        if self.batcher.is_elsewhere() {
+            return std::mem::forget(batch);
+        }
         if self.runs {
             // Others wait for it.
             self.batcher.run(&batch);
@@ -298,7 +301,11 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        if let Some(batch) = self.batch.take() {
+        let batch = self.batch.take();
+        if self.batcher.is_elsewhere() {
+            return std::mem::forget(batch);
+        }
+        if let Some(batch) = batch {
             self.batcher.take_back(batch);
         }
     }
