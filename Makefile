@@ -57,12 +57,15 @@ test-format: $(ENVIRONMENT) ## Check formatting and Python lints: the quick ones
 	@$(STAGE) "ruff" $(VENV_PYTHON) -m ruff check .
 
 .PHONY: test-rust
-test-rust: $(WHEEL) ## Run the Rust tests and doc tests
+test-rust: $(WHEEL) ## Run the Rust tests, examples and doc tests
 ifneq ($(shell command -v cargo-nextest),)
 	@$(STAGE) "Rust tests" scripts/with_onnxruntime cargo nextest run --release --workspace $(LOCKED)
 else
 	@$(STAGE) "Rust tests" scripts/with_onnxruntime cargo test --release --workspace --tests $(LOCKED)
 endif
+	@$(STAGE) "Rust examples" cargo build --release --workspace --examples $(LOCKED)
+	@$(VENV_PYTHON) examples/cartpole_policy.py $(TARGET)/cartpole.onnx
+	@$(STAGE) "quick start in Rust" scripts/with_onnxruntime $(TARGET)/release/examples/quick_start $(TARGET)/cartpole.onnx
 	@$(STAGE) "Rust doc tests" scripts/with_onnxruntime cargo test --release --workspace --doc $(LOCKED)
 
 .PHONY: test-python

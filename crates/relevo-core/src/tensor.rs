@@ -98,6 +98,11 @@ impl Tensor {
     }
 }
 
+/// Numbers as the bytes that calls take: `as_bytes(&[0.5_f32, 1.0])`.
+pub fn as_bytes<T: bytemuck::NoUninit>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
+
 /// A contiguous, row-major tensor whose bytes belong to somebody else.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {

@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use common::{Linear, act, agent};
@@ -17,9 +18,13 @@ use proptest::prelude::*;
 use relevo_core::{
     Error,
     policy::HeadKind,
-    runtime::{ActOptions, ActorGroup, Agent, FinalObservations, Outcome, Recording, Rewards, Values},
+    runtime::{
+        ActOptions, ActorGroup, Agent, AgentConfig, Batching, FinalObservations, Outcome, Recording, Request, Rewards,
+        Values,
+    },
     spec::DType,
-    trajectory::{ColumnSpec, Episode},
+    tensor::as_bytes,
+    trajectory::{ColumnSpec, Episode, MemoryLimit},
 };
 use uuid::Uuid;
 
@@ -323,6 +328,26 @@ fn routers_are_scaled_but_never_to_none() {
     assert_eq!(agent.scale_routers(2).unwrap(), 3);
     assert!(matches!(agent.scale_routers(-3), Err(Error::Config(_))));
     assert_eq!(agent.scale_routers(-2).unwrap(), 1);
+}
+
+#[test]
+fn shutdown_answers_who_waits_also_where_nothing_is_recorded() {
+    let agent = Agent::new(AgentConfig {
+        actor_count: 2,
+        batching: Batching { max_wait: Duration::from_hours(1), ..Batching::default() },
+        memory: MemoryLimit { trajectories: 0, bytes: 0 },
+        ..AgentConfig::new(vec![identity().slot("default", Some(HeadKind::Argmax))])
+    })
+    .unwrap();
+    agent.start().unwrap();
+    let ids = agent.actor_ids().unwrap();
+    let (first, second) = (agent.group(&ids[..1]).unwrap(), agent.group(&ids[1..]).unwrap());
+    act(&first, &[1.0, 0.0], None, &RECORD).unwrap();
+    // The first is expected to come back.
+    let ticket = second.request(&Request::new(&[as_bytes(&[1.0_f32, 0.0])])).unwrap();
+    agent.shutdown(&mut || Ok(())).unwrap();
+    assert!(agent.stats().unwrap().routers.is_empty());
+    assert!(matches!(ticket.wait(), Err(Error::State(reason)) if reason.contains("shut down")));
 }
 
 #[test]

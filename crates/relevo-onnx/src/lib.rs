@@ -12,13 +12,14 @@ mod session;
 mod value;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use relevo_core::{
     error::{Error, Result},
-    policy::{Backend, LoadOptions, Model},
+    policy::{Backend, LoadOptions, LoadedModel, Model},
 };
 
 /// Loads `.onnx` files through ONNX Runtime.
@@ -63,6 +64,15 @@ impl Backend for OnnxBackend {
         }
         Ok(Arc::new(model::OnnxModel::load(path, options.threads, &self.candidates)?))
     }
+}
+
+/// Loads an `.onnx` file for the CPU, with one thread a forward pass, and infers its contract. ONNX Runtime is found by
+/// `ORT_DYLIB_PATH`; [`LoadedModel::load`] takes everything that can be set.
+///
+/// # Errors
+/// [`Error::ModelLoad`] where the file or ONNX Runtime cannot be loaded, [`Error::Contract`] where the contract is unclear.
+pub fn load(path: &Path) -> Result<LoadedModel> {
+    LoadedModel::load(path, &[Arc::new(OnnxBackend::new())], &LoadOptions::default(), &BTreeMap::new())
 }
 
 /// Whether ONNX Runtime was loaded into this process. It keeps a thread of its own, which a fork leaves behind.

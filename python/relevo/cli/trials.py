@@ -185,7 +185,7 @@ def _provider(device: str) -> str:
 def _environments() -> Finding:
     name = "environments"
     try:
-        relevo.environments.make_vector("CartPole-v1", 2).close()
+        relevo.envs.make_vector("CartPole-v1", 2).close()
     except Exception as error:  # noqa: BLE001  (as above)
         return _failure(name, error)
     return Finding(name, "ok", f"Gymnasium {versions()['gymnasium']} makes CartPole-v1")
@@ -199,7 +199,7 @@ def _main_job(folder: Path | None, needed: list[Finding]) -> Finding:
         return Finding(name, "fails", f"not tried, for want of: {', '.join(missing) or 'a temporary folder'}")
     out, steps = folder / "run", 200
     try:
-        envs = relevo.environments.make_vector("CartPole-v1", 2)
+        envs = relevo.envs.make_vector("CartPole-v1", 2)
         agent = relevo.AgentBuilder().default_model(_policy(folder)).actor_count(2).seed(1).record(out).build()
         with agent:
             relevo.collect(agent, envs, steps=steps, seed=1)

@@ -27,9 +27,10 @@ use crate::{
 };
 
 /// Which rows of a call belong into trajectories.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub enum Recording<'a> {
     /// All of them.
+    #[default]
     All,
     /// None of them.
     Nothing,
@@ -48,8 +49,8 @@ impl Recording<'_> {
     }
 }
 
-/// What a call of `act` may ask for.
-#[derive(Debug, Clone, Copy)]
+/// What a call of `act` may ask for; by default all rows are recorded, and the heads decide how to act.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct ActOptions<'a> {
     /// Whether to act without randomness; `None` leaves it to each policy's head.
     pub deterministic: Option<bool>,

@@ -338,16 +338,17 @@ impl Agent {
         if first {
             tracing::info!("the agent shuts down");
         }
-        let Some(recorder) = self.shared.recorder() else { return Ok(()) };
+        let recorder = self.shared.recorder();
         if first {
             self.shared.routers.stop(&shut_down());
             for group in self.shared.groups() {
                 // A call that began before the phase changed holds this lock until it has committed its row.
                 group.seal_last(&self.shared);
             }
-            recorder.close();
+            recorder.inspect(|recorder| recorder.close());
         }
         drop(structure);
+        let Some(recorder) = recorder else { return Ok(()) };
         // Whoever comes second waits as well: all must be on disk when it returns.
         while !recorder.has_ended() {
             std::thread::sleep(Duration::from_millis(1));

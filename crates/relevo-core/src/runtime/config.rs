@@ -41,7 +41,7 @@ pub enum OnError {
     DropActor,
 }
 
-/// How an agent is made.
+/// How an agent is made: [`AgentConfig::new`] has the defaults, and every field may be changed after it.
 #[derive(Debug)]
 pub struct AgentConfig {
     /// The policies; the first is the one that new actors follow.
@@ -67,6 +67,23 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
+    /// One actor, one router, a drawn seed; trajectories are kept in memory alone. The first policy is the one that new actors
+    /// follow.
+    pub fn new(policies: Vec<Arc<PolicySlot>>) -> Self {
+        Self {
+            policies,
+            actor_count: 1,
+            routers: 1,
+            batching: Batching::default(),
+            on_error: OnError::default(),
+            record: None,
+            memory: MemoryLimit::default(),
+            seed: drawn_seed(),
+            keep_outputs: false,
+            description: serde_json::Value::Null,
+        }
+    }
+
     /// Checks what can be checked before anything is made.
     pub(super) fn validate(&self) -> Result<()> {
         if self.policies.is_empty() {
@@ -92,4 +109,10 @@ impl AgentConfig {
         }
         Ok(())
     }
+}
+
+/// 64 random bits. A random id has a few bits that are always the same, in other places in each half.
+fn drawn_seed() -> u64 {
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    high ^ low
 }

@@ -41,6 +41,24 @@ pub enum Rewards<'a> {
     Float32(&'a [f32]),
 }
 
+impl From<f64> for Rewards<'_> {
+    fn from(reward: f64) -> Self {
+        Self::Float64(Values::Same(reward))
+    }
+}
+
+impl<'a> From<&'a [f64]> for Rewards<'a> {
+    fn from(rewards: &'a [f64]) -> Self {
+        Self::Float64(Values::Each(rewards))
+    }
+}
+
+impl<'a> From<&'a [f32]> for Rewards<'a> {
+    fn from(rewards: &'a [f32]) -> Self {
+        Self::Float32(rewards)
+    }
+}
+
 impl Rewards<'_> {
     /// Copies all rewards, in the caller's order; `false` where they are not known.
     fn copy_to(&self, target: &mut [f64]) -> bool {
@@ -105,6 +123,13 @@ pub struct Outcome<'a> {
     pub terminated: Values<'a, u8>,
     /// Which episodes something outside the environment's rules ended: not 0 for those.
     pub truncated: Values<'a, u8>,
+}
+
+impl<'a> Outcome<'a> {
+    /// Rewards of steps that ended no episode.
+    pub fn new(rewards: impl Into<Rewards<'a>>) -> Self {
+        Self { rewards: rewards.into(), terminated: Values::Same(0), truncated: Values::Same(0) }
+    }
 }
 
 impl Outcome<'_> {

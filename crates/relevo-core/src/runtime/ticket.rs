@@ -35,6 +35,13 @@ pub struct Request<'a> {
     pub record: bool,
 }
 
+impl<'a> Request<'a> {
+    /// A request for an action by the policy's head, recorded, without a mask.
+    pub fn new(observations: &'a [&'a [u8]]) -> Self {
+        Self { observations, mask: None, deterministic: None, record: true }
+    }
+}
+
 /// A single call that has been let in. [`Ticket::wait`] blocks until the answer is there; as a future it does not. Dropped, it
 /// is cancelled: nothing is recorded, and the actor may call again.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use std::{
 use relevo_core::{
     Error, Result,
     policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicySlot, Session},
-    runtime::{Agent, AgentConfig, Batching, OnError},
+    runtime::{Agent, AgentConfig},
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
     trajectory::MemoryLimit,
@@ -120,16 +120,10 @@ impl Session for LinearSession {
 /// A running agent with `actors` actors in memory mode.
 pub fn agent(policies: Vec<Arc<PolicySlot>>, actors: usize, trajectories: usize) -> Agent {
     let agent = Agent::new(AgentConfig {
-        policies,
         actor_count: actors,
-        routers: 1,
-        batching: Batching::default(),
-        on_error: OnError::Raise,
-        record: None,
         memory: MemoryLimit { trajectories, bytes: usize::MAX },
         seed: 7,
-        keep_outputs: false,
-        description: serde_json::Value::Null,
+        ..AgentConfig::new(policies)
     })
     .unwrap();
     agent.start().unwrap();
