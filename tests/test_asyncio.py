@@ -288,6 +288,11 @@ def test_a_loop_that_is_closed_gives_its_actors_back(slow_policy: Path) -> None:
         assert first.act(one_hot(3, 1500)).action.tolist() == [3]
         first.observe(1.0, terminated=True)
         assert [episode.actions.tolist() for episode in agent.trajectories()] == [[3]]
+        assert asyncio.run(_await_in(first)).action.tolist() == [0]
+
+        loop = asyncio.new_event_loop()
+        pending = loop.run_until_complete(leave())
+        loop.close()
         del pending, loop
         gc.collect()
         assert asyncio.run(_await_in(first)).action.tolist() == [0]

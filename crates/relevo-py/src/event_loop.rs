@@ -38,7 +38,7 @@ use crate::{
 /// The calls of one event loop.
 #[pyclass(frozen, module = "relevo._core")]
 pub(crate) struct EventLoop {
-    running: Py<PyWeakrefReference>,
+    running: PyOnceLock<Py<PyWeakrefReference>>,
     /// What our callbacks run in: not a task's context, because they enter those.
     context: Py<PyAny>,
     /// Touched only with the interpreter lock held, and never while Python code runs.
@@ -60,19 +60,20 @@ struct SharedPass {
 }
 
 impl EventLoop {
-    fn new(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let py = event_loop.py();
-        Ok(Self {
-            running: PyWeakrefReference::new(event_loop)?.unbind(),
-            context: py.import("contextvars")?.call_method0("Context")?.unbind(),
-            calls: Mutex::default(),
-        })
+    fn new<'py>(running: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let py = running.py();
+        let context = py.import("contextvars")?.call_method0("Context")?.unbind();
+        let fresh = Bound::new(py, Self { running: PyOnceLock::new(), context, calls: Mutex::default() })?;
+        let weak = PyWeakrefReference::new_with(running, fresh.getattr("gone")?)?;
+        // It was made just now, so there is none yet.
+        drop(fresh.get().running.set(py, weak.unbind()));
+        Ok(fresh)
     }
 
     /// The loop, while it is there.
     pub(crate) fn upgrade<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         use pyo3::types::PyWeakrefMethods;
-        self.running.bind(py).upgrade()
+        self.running.get(py)?.bind(py).upgrade()
     }
 
     /// An awaitable for the answer to `ticket`, which was submitted in `running`, the loop itself.
@@ -105,6 +106,14 @@ impl EventLoop {
             this.call(py, running, "call_soon", slf.getattr("turn")?)?;
         }
         Ok(pending)
+    }
+
+    /// Cancels all calls, which nobody will ever complete. Gives whether there were any.
+    fn forget(&self) -> bool {
+        let passes = mem::take(&mut self.calls.lock().passes);
+        let calls = passes.iter().flat_map(|shared| &shared.calls);
+        // Dropping a ticket cancels its call.
+        calls.filter_map(|call| call.get().take_ticket()).count() > 0
     }
 
     fn call(&self, py: Python<'_>, event_loop: &Bound<'_, PyAny>, how: &str, what: Bound<'_, PyAny>) -> PyResult<()> {
@@ -167,6 +176,11 @@ impl EventLoop {
             }
         });
         self.complete_ready(py)
+    }
+
+    /// Called when the loop is gone.
+    fn gone(&self, _reference: &Bound<'_, PyAny>) {
+        self.forget();
     }
 
     /// Called by the loop when a pass has ended that another thread ran.
@@ -286,13 +300,12 @@ impl EventLoopCache {
 
 /// The calls of `running`, made when it is seen for the first time.
 fn known<'py>(running: &Bound<'py, PyAny>) -> PyResult<Bound<'py, EventLoop>> {
-    let py = running.py();
-    let loops = all(py)?;
+    let loops = all(running.py())?;
     let found = loops.call_method1("get", (running,))?;
     if let Ok(found) = found.cast::<EventLoop>() {
         return Ok(found.clone());
     }
-    let fresh = Bound::new(py, EventLoop::new(running)?)?;
+    let fresh = EventLoop::new(running)?;
     loops.set_item(running, &fresh)?;
     Ok(fresh)
 }
@@ -308,10 +321,7 @@ pub(crate) fn forget_closed(py: Python<'_>) -> PyResult<bool> {
             None => false,
         };
         if !open {
-            let passes = mem::take(&mut this.calls.lock().passes);
-            let calls = passes.iter().flat_map(|shared| &shared.calls);
-            // Dropping a ticket cancels its call.
-            forgotten |= calls.filter_map(|call| call.get().take_ticket()).count() > 0;
+            forgotten |= this.forget();
         }
     }
     Ok(forgotten)

@@ -113,17 +113,19 @@ impl Agent {
             )));
         }
         let policy = policy.unwrap_or_else(|| table.policies[0].clone());
+        self.shared.routers.open(policy.device())?;
         table.by_id.reserve(count);
-        (0..count)
+        let ids = (0..count)
             .map(|_| {
                 let actor = Arc::new(Actor::new(table.next_ordinal, Uuid::new_v4(), policy.clone()));
-                self.shared.routers.place(&actor)?;
+                self.shared.routers.place(&actor);
                 table.next_ordinal += 1;
                 table.by_id.insert(actor.id(), actor.clone());
                 table.by_ordinal.insert(actor.ordinal, actor.clone());
-                Ok(actor.id())
+                actor.id()
             })
-            .collect()
+            .collect();
+        Ok(ids)
     }
 
     /// Ids of all actors, in the order in which they were made.
@@ -161,10 +163,11 @@ impl Agent {
         self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
         let slot = self.policy(policy)?;
+        self.shared.routers.open(slot.device())?;
         for actor in self.shared.find(ids)? {
             Self::unsettle(&actor);
             actor.set_policy(slot.clone());
-            self.shared.routers.place(&actor)?;
+            self.shared.routers.place(&actor);
         }
         Ok(())
     }
@@ -303,7 +306,12 @@ impl Agent {
     pub fn scale_routers(&self, change: i64) -> Result<usize> {
         self.shared.check_here()?;
         let table = self.shared.table.read();
-        self.shared.routers.scale(change, table.by_ordinal.values())
+        let (count, gone) = self.shared.routers.scale(change, table.by_ordinal.values())?;
+        drop(table);
+        for router in gone {
+            router.stop(None);
+        }
+        Ok(count)
     }
 
     /// The trajectories in memory, oldest first. Call [`Agent::flush`] before for those that ended just now.

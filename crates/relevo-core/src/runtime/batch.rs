@@ -77,6 +77,8 @@ pub(super) struct Rows {
     pub(super) version: u64,
     /// Whether the model panicked, and its worker is not to be used again.
     panicked: bool,
+    /// Whether it was the policy that failed.
+    pub(super) policy_failed: bool,
     /// Why a row has no answer. Empty where all have.
     failures: Vec<Option<Error>>,
     /// Raw outputs of each row, where they are kept.
@@ -112,6 +114,7 @@ impl Batch {
                 other_answers: Answers::default(),
                 version: 0,
                 panicked: false,
+                policy_failed: false,
                 failures: Vec::new(),
                 outputs: Vec::new(),
             }),
@@ -176,6 +179,7 @@ impl Batch {
     /// Answers all rows with an error.
     pub(super) fn fail(&self, error: &Error) {
         let rows = &mut *self.rows.write();
+        rows.policy_failed = false;
         rows.failures.clear();
         rows.failures.resize(rows.streams.len(), Some(error.clone()));
     }
@@ -241,6 +245,7 @@ impl Rows {
             self.outputs.resize_with(rows, || None);
         }
         let Err(error) = self.infer_caught(slot, version, worker, seed, 0..rows) else { return };
+        self.policy_failed = true;
         self.failures.resize(rows, None);
         if rows == 1 {
             self.failures[0] = Some(error);

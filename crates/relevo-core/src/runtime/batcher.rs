@@ -69,7 +69,8 @@ impl Batcher {
             handover: Handover::new(router.batching.max_batch, router.batching.patience()),
             worker: Mutex::new(None),
             spares: ArrayQueue::new(SPARES),
-            row_nanoseconds: AtomicU64::new(0),
+            // Not known yet; the first one may have to make a session.
+            row_nanoseconds: AtomicU64::new(SHORT_PASS + 1),
             waking: Mutex::default(),
             router,
         }

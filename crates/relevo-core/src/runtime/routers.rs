@@ -77,8 +77,18 @@ impl Routers {
         state.resize(self.batching, self.seed).map(drop)
     }
 
-    /// Places an actor on the router with the fewest, among those of its policy's device.
-    pub(super) fn place(&self, actor: &Actor) -> Result<()> {
+    /// Makes the routers of a device, where there are none yet.
+    ///
+    /// # Errors
+    /// [`Error::State`] where a thread cannot be started.
+    pub(super) fn open(&self, device: &Arc<str>) -> Result<()> {
+        let mut state = self.state.lock();
+        state.device(device);
+        state.resize(self.batching, self.seed).map(drop)
+    }
+
+    /// Places an actor on the router with the fewest, among those of its policy's device, which was opened before.
+    pub(super) fn place(&self, actor: &Actor) {
         let mut state = self.state.lock();
         let policy = actor.policy();
         let device = state.device(policy.device());
@@ -87,7 +97,6 @@ impl Routers {
         let name = device.name.clone();
         let old = std::mem::replace(&mut *actor.place.lock(), Place { device: Some(name), router: at });
         state.unplace(&old);
-        state.resize(self.batching, self.seed).map(drop)
     }
 
     /// Takes an actor off its router.
@@ -106,8 +115,13 @@ impl Routers {
         Some(router.batcher(policy))
     }
 
-    /// Adds routers, or takes some away, and places all actors anew; gives the new number.
-    pub(super) fn scale<'a>(&self, change: i64, actors: impl Iterator<Item = &'a Arc<Actor>>) -> Result<usize> {
+    /// Adds routers, or takes some away, and places all actors anew; gives the new number, and the routers that are to be
+    /// stopped.
+    pub(super) fn scale<'a>(
+        &self,
+        change: i64,
+        actors: impl Iterator<Item = &'a Arc<Actor>>,
+    ) -> Result<(usize, Vec<Arc<Router>>)> {
         let mut state = self.state.lock();
         let Some(count) = state.count.checked_add_signed(change as isize).filter(|count| *count > 0) else {
             return Err(Error::Config(format!(
@@ -121,16 +135,22 @@ impl Routers {
                  at most {MOST_ROUTERS} are possible"
             )));
         }
-        state.count = count;
-        let gone = state.resize(self.batching, self.seed)?;
+        let before = std::mem::replace(&mut state.count, count);
+        let gone = match state.resize(self.batching, self.seed) {
+            Ok(gone) => gone,
+            Err(error) => {
+                // What could be started goes again.
+                state.count = before;
+                let started = state.resize(self.batching, self.seed).unwrap_or_default();
+                drop(state);
+                started.iter().for_each(|router| router.stop(None));
+                return Err(error);
+            }
+        };
         state.spread(actors);
         self.placement.fetch_add(1, Ordering::AcqRel);
-        drop(state);
         tracing::info!(routers = count, "there are {count} routers for each device from now on");
-        for router in gone {
-            router.stop(None);
-        }
-        Ok(count)
+        Ok((count, gone))
     }
 
     /// Answers all that wait with `error`, and ends the threads.
@@ -178,6 +198,11 @@ impl State {
             device.placed.fill(0);
         }
         for actor in actors {
+            if actor.is_removed() {
+                // Whoever removes it is about to take it off its router, where it is not counted any more.
+                *actor.place.lock() = Place::default();
+                continue;
+            }
             let count = self.count;
             let device = self.device(actor.policy().device());
             let at = device.placed.iter().sum::<usize>() % count;

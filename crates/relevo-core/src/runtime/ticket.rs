@@ -56,6 +56,8 @@ pub struct Ticket {
     record: bool,
     /// Whether the actor's call before came soon after its action.
     soon: bool,
+    /// What is woken when the answer is there, where it is awaited as a future.
+    waker: Option<Waker>,
 }
 
 /// How a group of one actor stands with its batcher.
@@ -135,7 +137,7 @@ impl ActCall<'_> {
         self.group.waiting.store(true, Ordering::Release);
         let soon = came.saturating_sub(lane.answered) < SOON;
         let (group, agent) = (self.group.clone(), self.agent.clone());
-        Ok(Ticket { group, agent, batcher, batch: Some(batch), row, runs, record: request.record, soon })
+        Ok(Ticket { group, agent, batcher, batch: Some(batch), row, runs, record: request.record, soon, waker: None })
     }
 }
 
@@ -216,7 +218,9 @@ impl Ticket {
         if let Some(error) = rows.failure(self.row) {
             let told = |reason: &String| format!("actor {}: {reason}; nothing was recorded", actor.id());
             return Err(match error {
-                Error::Inference(reason) => Failure { error: Error::Inference(told(reason)), of_policy: true },
+                Error::Inference(reason) => {
+                    Failure { error: Error::Inference(told(reason)), of_policy: rows.policy_failed }
+                }
                 other => other.clone().into(),
             });
         }
@@ -232,10 +236,17 @@ impl Future for Ticket {
     type Output = Result<Arc<ActionResults>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &self.batch {
-            Some(batch) if !batch.latch.poll(context.waker()) => Poll::Pending,
-            _ => Poll::Ready(self.finish()),
+        if let Some(batch) = &self.batch {
+            let known = self.waker.as_ref().is_some_and(|known| known.will_wake(context.waker()));
+            if known && !batch.latch.is_open() {
+                return Poll::Pending;
+            }
+            if !batch.latch.poll(context.waker()) {
+                self.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
         }
+        Poll::Ready(self.finish())
     }
 }
 
