@@ -7,6 +7,7 @@ import contextvars
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -359,6 +360,69 @@ def test_without_a_loop_there_is_nothing_to_await_in(policy: Path) -> None:
         with pytest.raises(RuntimeError, match="no running event loop"):
             agent.actors().act_async(one_hot(0))
         assert agent.actors().act(one_hot(0)).action.tolist() == [0]
+
+
+def test_a_call_that_has_ended_cannot_be_cancelled_by_another_of_its_pass(policy: Path, run: Run) -> None:
+    with builder(policy, 2).max_wait(LONG).build() as agent:
+        first, second = [agent.actors([actor]) for actor in agent.get_actor_ids()]
+
+        async def main() -> None:
+            one: Any = first.act_async(one_hot(1))
+            two: Any = second.act_async(one_hot(2))
+            cancelled = []
+            one.add_done_callback(lambda _: cancelled.append(two.cancel()))
+            assert (await two).action.tolist() == [2]
+            # Its step is recorded, so it is too late.
+            assert cancelled == [False]
+            assert not two.cancelled()
+
+        run(main())
+
+
+def test_an_interrupt_in_a_callback_leaves_no_call_behind(policy: Path, tmp_path: Path) -> None:
+    other = models.linear(tmp_path / "other.onnx", np.eye(4))
+    with builder(policy, 4).policy("other", other, head="argmax").build() as agent:
+        ids = agent.get_actor_ids()
+        agent.assign(ids[2:], "other")
+        handles = [agent.actors([actor]) for actor in ids]
+        loop = asyncio.new_event_loop()
+
+        def interrupt(_: object) -> None:
+            raise KeyboardInterrupt
+
+        async def call() -> list[Any]:
+            pending: list[Any] = [handle.act_async(one_hot(3)) for handle in handles]
+            for each in pending:
+                each.add_done_callback(interrupt)
+            return pending
+
+        task = loop.create_task(call())
+        for _ in range(5):
+            try:
+                loop.run_until_complete(asyncio.sleep(0.05))
+            except KeyboardInterrupt:
+                continue
+        assert [each.result().action.tolist() for each in task.result()] == [[3]] * 4
+        loop.close()
+
+
+def test_a_failed_call_leaves_no_garbage(policy: Path) -> None:
+    with builder(models.square_root(policy.with_name("root.onnx")), 1).build() as agent:
+        actor, alive = agent.actors(), []
+
+        async def fail() -> None:
+            pending: Any = actor.act_async(np.array([[-1, -1]], np.float32))
+            alive.append(weakref.ref(pending))
+            with pytest.raises(relevo.InferenceError):
+                await pending
+
+        async def main() -> None:
+            for _ in range(20):
+                await fail()
+
+        asyncio.run(main())
+    gc.collect()
+    assert not [reference for reference in alive if reference() is not None]
 
 
 @pytest.fixture(autouse=True)

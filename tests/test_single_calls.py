@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -128,9 +128,9 @@ def test_what_is_drawn_does_not_depend_on_routers_or_threads(policy: Path) -> No
 
 
 def test_a_call_waits_for_others_up_to_max_wait(policy: Path) -> None:
-    with builder(policy, 2).max_wait(0.3).build() as agent:
+    with builder(policy, 2).max_wait(0.3).build() as agent, ThreadPoolExecutor(1) as pool:
         here, elsewhere = [agent.actors([actor]) for actor in agent.get_actor_ids()]
-        elsewhere.act(one_hot(0))
+        pool.submit(elsewhere.act, one_hot(0)).result(timeout=LONG)
         begin = time.monotonic()
         here.act(one_hot(0))
         waited = time.monotonic() - begin
@@ -476,3 +476,69 @@ def test_a_fork_in_the_middle_of_traffic(policy: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "ended\n"
+
+
+def test_one_thread_for_many_actors_waits_for_nobody(policy: Path) -> None:
+    with builder(policy, 16).max_wait(LONG).build() as agent:
+        handles = [agent.actors([actor]) for actor in agent.get_actor_ids()]
+        # A thread is expected back for the actor that it called for last, and not for those before.
+        for call in range(100):
+            assert handles[call % 16].act(one_hot(call % 4)).action.tolist() == [call % 4]
+
+
+def test_a_thread_that_has_ended_is_not_waited_for(policy: Path) -> None:
+    with builder(policy, 2).max_wait(LONG).build() as agent:
+        first, second = [agent.actors([actor]) for actor in agent.get_actor_ids()]
+        thread = threading.Thread(target=first.act, args=(one_hot(1),))
+        thread.start()
+        thread.join()
+        assert second.act(one_hot(2)).action.tolist() == [2]
+
+
+def test_first_calls_of_one_actor_do_not_get_past_each_other(policy: Path) -> None:
+    with builder(policy, 12).max_wait(0.02).build() as agent:
+        ids = agent.get_actor_ids()
+        for actor in ids[1:]:
+            keep = agent.actors([ids[0]])
+            keep.act(one_hot(0))
+            handle, answers = agent.actors([actor]), []
+
+            def work(index: int, handle: relevo.Actors = handle, answers: list[int] = answers) -> None:
+                if index == 3:
+                    for _ in range(20):
+                        agent.set_actor_id(ids[0], ids[0])
+                        agent.assign([ids[0]], "default")
+                    return
+                with suppress(relevo.AgentStateError):
+                    answers.append(int(handle.act(one_hot(index)).action[0]))
+
+            in_threads(work, 4)
+            assert answers
+            handle.observe(1.0, terminated=True)
+        episodes = agent.trajectories()
+        rows = agent.stats()["routers"][0]["rows"]
+    # One after the other, each call of an actor is a step of its own.
+    assert sum(len(episode) for episode in episodes if episode.actor_id != ids[0]) == rows - 11
+
+
+def test_assigning_while_a_call_begins_never_shifts_other_rows(policy: Path, tmp_path: Path) -> None:
+    wide = models.linear(tmp_path / "wide.onnx", np.eye(6)[:, :4])
+    with builder(policy, 6).policy("wide", wide, head="argmax").build() as agent:
+        ids, stop = agent.get_actor_ids(), threading.Event()
+
+        def work(index: int) -> None:
+            if index == 0:
+                with stopping(stop):
+                    for turn in range(400):
+                        agent.assign([ids[1]], "wide" if turn % 2 == 0 else "default")
+            actor = agent.actors([ids[index]])
+            while not stop.is_set():
+                choice = int(np.random.default_rng().integers(4))
+                obs = np.zeros((1, 6 if index == 1 and choice % 2 else 4), np.float32)
+                obs[0, choice] = 1
+                try:
+                    assert actor.act(obs).action.tolist() == [choice]
+                except relevo.ContractError:
+                    assert index == 1
+
+        in_threads(work, 6)

@@ -183,15 +183,23 @@ impl<'py> ActArguments<'py> {
                 Err(error) => return Err(to_python(&error)),
             }
         };
-        self.observations.check(&call.schema(), group.actors.len())?;
-        if let Some(mask) = &self.mask {
-            call.check_mask(mask.shape()[1], mask.bytes()).map_err(|error| to_python(&error))?;
-        }
+        self.check(&call)?;
         let masked = self.mask.is_some();
         if call.needs_preparation(masked) {
             detach(py, || call.prepare(masked))?;
+            // The actors may follow another policy since.
+            self.check(&call)?;
         }
         Ok(call)
+    }
+
+    /// Refuses them unless they are what the policies take.
+    fn check(&self, call: &ActCall<'_>) -> PyResult<()> {
+        self.observations.check(&call.schema(), call.actors())?;
+        match &self.mask {
+            None => Ok(()),
+            Some(mask) => call.check_mask(mask.shape()[1], mask.bytes()).map_err(|error| to_python(&error)),
+        }
     }
 
     /// Sends the call of one actor into a batch with others.

@@ -18,6 +18,7 @@ use arc_swap::ArcSwapOption;
 use crossbeam_channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use pyo3::{
+    PyTraverseError, PyVisit,
     exceptions::{PyKeyboardInterrupt, PySystemExit},
     intern,
     prelude::*,
@@ -123,15 +124,22 @@ impl EventLoop {
     }
 
     /// Completes the calls of passes that have ended.
-    fn complete_ready(&self, py: Python<'_>) -> PyResult<()> {
+    fn complete_ready(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
         loop {
             let ready = {
-                let mut calls = self.calls.lock();
+                let mut calls = this.calls.lock();
                 let at = calls.passes.iter().position(|shared| shared.pass.is_ready());
                 at.map(|at| calls.passes.swap_remove(at))
             };
             let Some(shared) = ready else { return Ok(()) };
-            complete(py, shared)?;
+            if let Err(error) = complete(py, shared) {
+                // It ends the loop. Should that run again, it finds the rest.
+                if let Some(running) = this.upgrade(py) {
+                    this.call(py, &running, "call_soon", slf.getattr("woken")?)?;
+                }
+                return Err(error);
+            }
         }
     }
 
@@ -161,21 +169,21 @@ impl EventLoop {
 #[pymethods]
 impl EventLoop {
     /// Called by the loop after the tasks that were ready have made their calls.
-    fn turn(&self, py: Python<'_>) -> PyResult<()> {
+    fn turn(slf: &Bound<'_, Self>) -> PyResult<()> {
         let notices: Vec<_> = {
-            let mut calls = self.calls.lock();
+            let mut calls = slf.get().calls.lock();
             calls.turning = false;
             let waiting = calls.passes.iter().filter(|shared| !shared.pass.is_ready());
             waiting.map(|shared| (shared.pass.again(), shared.notice.clone())).collect()
         };
-        py.detach(|| {
+        slf.py().detach(|| {
             for (pass, notice) in notices {
                 notice.loop_is_here.store(true, Ordering::SeqCst);
                 pass.hurry();
                 notice.loop_is_here.store(false, Ordering::SeqCst);
             }
         });
-        self.complete_ready(py)
+        Self::complete_ready(slf)
     }
 
     /// Called when the loop is gone.
@@ -184,8 +192,19 @@ impl EventLoop {
     }
 
     /// Called by the loop when a pass has ended that another thread ran.
-    fn woken(&self, py: Python<'_>) -> PyResult<()> {
-        self.complete_ready(py)
+    fn woken(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Self::complete_ready(slf)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.context)?;
+        // Who holds the lock is about to change what there is; the next collection sees it.
+        let Some(calls) = self.calls.try_lock() else { return Ok(()) };
+        calls.passes.iter().flat_map(|shared| &shared.calls).try_for_each(|call| visit.call(call))
+    }
+
+    fn __clear__(&self) {
+        self.forget();
     }
 }
 
@@ -193,18 +212,23 @@ impl EventLoop {
 fn complete(py: Python<'_>, shared: SharedPass) -> PyResult<()> {
     let mut tickets: Vec<_> = shared.calls.iter().map(|call| call.get().take_ticket()).collect();
     let outcomes: Vec<_> = py.detach(|| tickets.iter_mut().map(|ticket| ticket.as_mut().map(Ticket::finish)).collect());
-    let mut calls = shared.calls.into_iter().zip(outcomes);
-    while let Some((call, outcome)) = calls.next() {
+    // All have ended before the first callback runs, so that none is cancelled by another whose action is recorded.
+    let mut ended = Vec::with_capacity(shared.calls.len());
+    for (call, outcome) in shared.calls.into_iter().zip(outcomes) {
         // One that was cancelled has no ticket.
-        let Some(outcome) = outcome else { continue };
-        let Err(error) = call.bind(py).get().complete(call.bind(py), Outcome::new(py, outcome)) else { continue };
-        // It ends the loop. The others are completed before, but their tasks go on only if the loop does.
-        for (call, outcome) in calls {
-            if let Some(outcome) = outcome {
-                call.get().schedule(call.bind(py), Outcome::new(py, outcome))?;
-            }
+        if let Some(outcome) = outcome {
+            let callbacks = call.get().end(Outcome::new(py, outcome));
+            ended.push((call, callbacks));
         }
-        return Err(error);
+    }
+    let mut ended = ended.into_iter();
+    while let Some((call, callbacks)) = ended.next() {
+        if let Err(error) = call.get().run(call.bind(py), callbacks) {
+            for (call, callbacks) in ended {
+                call.get().call_soon(call.bind(py), callbacks)?;
+            }
+            return Err(error);
+        }
     }
     Ok(())
 }

@@ -11,7 +11,8 @@ use std::{
 
 use parking_lot::Mutex;
 use pyo3::{
-    exceptions::PyStopIteration,
+    PyTraverseError, PyVisit,
+    exceptions::{PyBaseException, PyStopIteration},
     intern,
     prelude::*,
     sync::PyOnceLock,
@@ -39,11 +40,13 @@ struct State {
     /// Gone when the call has ended or was cancelled.
     ticket: Option<Ticket>,
     outcome: Option<Outcome>,
-    /// Nearly always one: the task that waits.
-    callbacks: SmallVec<[Callback; 1]>,
+    callbacks: Callbacks,
 }
 
-struct Callback {
+/// Nearly always one: the task that waits.
+type Callbacks = SmallVec<[Callback; 1]>;
+
+pub(crate) struct Callback {
     function: Py<PyAny>,
     context: Py<PyAny>,
 }
@@ -51,14 +54,16 @@ struct Callback {
 /// How a call ended.
 pub(crate) enum Outcome {
     Action(Py<ActionBatch>),
-    Failed(PyErr),
+    Failed(Py<PyBaseException>),
     Cancelled(Option<Py<PyAny>>),
 }
 
 impl Outcome {
     pub(crate) fn new(py: Python<'_>, result: Result<Arc<ActionResults>>) -> Self {
         let action = result.map_err(|error| to_python(&error));
-        action.and_then(|results| Py::new(py, ActionBatch::new(results))).map_or_else(Self::Failed, Self::Action)
+        action
+            .and_then(|results| Py::new(py, ActionBatch::new(results)))
+            .map_or_else(|error| Self::Failed(error.into_value(py)), Self::Action)
     }
 }
 
@@ -73,27 +78,31 @@ impl PendingAction {
         self.state.lock().ticket.take()
     }
 
-    fn end(&self, outcome: Outcome) -> SmallVec<[Callback; 1]> {
+    /// Ends the call; gives those that wait.
+    pub(crate) fn end(&self, outcome: Outcome) -> Callbacks {
         let mut state = self.state.lock();
         state.outcome = Some(outcome);
         mem::take(&mut state.callbacks)
     }
 
-    /// Ends the call and lets those that wait go on, now. Gives an error only where it is one that ends the loop.
-    pub(crate) fn complete(&self, slf: &Bound<'_, Self>, outcome: Outcome) -> PyResult<()> {
-        for Callback { function, context } in self.end(outcome) {
-            self.event_loop.get().run_callback(slf.py(), &function, &context, slf)?;
+    /// Lets those that waited go on, now. Gives an error only where it is one that ends the loop.
+    pub(crate) fn run(&self, slf: &Bound<'_, Self>, callbacks: Callbacks) -> PyResult<()> {
+        let mut callbacks = callbacks.into_iter();
+        while let Some(Callback { function, context }) = callbacks.next() {
+            if let Err(error) = self.event_loop.get().run_callback(slf.py(), &function, &context, slf) {
+                self.call_soon(slf, callbacks)?;
+                return Err(error);
+            }
         }
         Ok(())
     }
 
-    /// Ends the call and has the loop let those that wait go on.
-    pub(crate) fn schedule(&self, slf: &Bound<'_, Self>, outcome: Outcome) -> PyResult<()> {
-        let callbacks = self.end(outcome);
-        self.call_soon(slf, callbacks)
-    }
-
-    fn call_soon(&self, slf: &Bound<'_, Self>, callbacks: impl IntoIterator<Item = Callback>) -> PyResult<()> {
+    /// Has the loop let those that waited go on.
+    pub(crate) fn call_soon(
+        &self,
+        slf: &Bound<'_, Self>,
+        callbacks: impl IntoIterator<Item = Callback>,
+    ) -> PyResult<()> {
         let py = slf.py();
         let Some(event_loop) = self.event_loop.get().upgrade(py) else { return Ok(()) };
         for Callback { function, context } in callbacks {
@@ -108,7 +117,7 @@ impl PendingAction {
     fn outcome(&self, py: Python<'_>) -> Option<PyResult<Py<ActionBatch>>> {
         Some(match self.state.lock().outcome.as_ref()? {
             Outcome::Action(action) => Ok(action.clone_ref(py)),
-            Outcome::Failed(error) => Err(error.clone_ref(py)),
+            Outcome::Failed(error) => Err(PyErr::from_value(error.bind(py).clone().into_any())),
             Outcome::Cancelled(message) => Err(cancelled_error(py, message.as_ref())),
         })
     }
@@ -163,7 +172,7 @@ impl PendingAction {
         match &self.state.lock().outcome {
             None => Err(not_done(py)),
             Some(Outcome::Action(_)) => Ok(None),
-            Some(Outcome::Failed(error)) => Ok(Some(error.clone_ref(py).into_value(py).into_any())),
+            Some(Outcome::Failed(error)) => Ok(Some(error.clone_ref(py).into_any())),
             Some(Outcome::Cancelled(message)) => Err(cancelled_error(py, message.as_ref())),
         }
     }
@@ -210,7 +219,8 @@ impl PendingAction {
         }
         // Without its ticket the call has never been.
         drop(this.take_ticket());
-        this.schedule(slf, Outcome::Cancelled(msg))?;
+        let callbacks = this.end(Outcome::Cancelled(msg));
+        this.call_soon(slf, callbacks)?;
         Ok(true)
     }
 
@@ -220,6 +230,31 @@ impl PendingAction {
             _ => None,
         };
         cancelled_error(py, message.as_ref()).into_value(py).into_any()
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        visit.call(&self.event_loop)?;
+        // Who holds the lock is about to change what there is; the next collection sees it.
+        let Some(state) = self.state.try_lock() else { return Ok(()) };
+        match &state.outcome {
+            Some(Outcome::Action(action)) => visit.call(action)?,
+            Some(Outcome::Failed(error)) => visit.call(error)?,
+            Some(Outcome::Cancelled(message)) => visit.call(message)?,
+            None => {}
+        }
+        for Callback { function, context } in &state.callbacks {
+            visit.call(function)?;
+            visit.call(context)?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let (ticket, outcome, callbacks) = {
+            let mut state = self.state.lock();
+            (state.ticket.take(), state.outcome.take(), mem::take(&mut state.callbacks))
+        };
+        drop((ticket, outcome, callbacks));
     }
 
     fn __repr__(&self) -> &'static str {

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    policy::{HeadError, HeadRequest, HeadRows},
+    policy::{HeadError, HeadRequest, HeadRows, PooledWorker},
     spec::{DType, shape_text},
     trajectory::{ColumnSpec, Flags, StepSchema},
 };
@@ -144,12 +144,15 @@ impl ActorGroup {
                 None => self.wait(),
             }
         };
-        call.check_observations(observations)?;
-        if let Some(mask) = mask {
-            call.check_mask(mask.len() / self.actors.len(), mask)?;
-        }
+        let check = |call: &ActCall<'_>| {
+            call.check_observations(observations)?;
+            mask.map_or(Ok(()), |mask| call.check_mask(mask.len() / self.actors.len(), mask))
+        };
+        check(&call)?;
         if call.needs_preparation(mask.is_some()) {
             call.prepare(mask.is_some())?;
+            // The actors may follow another policy since.
+            check(&call)?;
         }
         Ok(call)
     }
@@ -167,6 +170,11 @@ impl ActCall<'_> {
             "the observations of {rows} actors must hold {wanted:?} bytes, a number for each observation column, but {given:?} \
              came"
         )))
+    }
+
+    /// How many actors act.
+    pub fn actors(&self) -> usize {
+        self.group.actors.len()
     }
 
     /// Whether [`ActCall::prepare`] has something to do, which may take a while.
@@ -260,6 +268,9 @@ impl ActCall<'_> {
         let work = work(&mut self.guard)?;
         let (row, size) = (work.next_row(), work.block.observation_bytes(index));
         let target = work.block.observation_row_mut(index, row);
+        if bytes.len() != target.len() {
+            return Err(changed_meanwhile());
+        }
         copy_in_order(bytes, target, size, work.order.as_deref());
         Ok(())
     }
@@ -271,6 +282,9 @@ impl ActCall<'_> {
         let width = work.layout.mask.unwrap_or(0);
         let cells = work.block.cells(work.next_row());
         let target = &mut work.block.masks[cells.start * width..cells.end * width];
+        if mask.len() != target.len() {
+            return Err(changed_meanwhile());
+        }
         copy_in_order(mask, target, width, work.order.as_deref());
         for allowed in target {
             *allowed = u8::from(*allowed != 0);
@@ -399,11 +413,17 @@ impl Work {
             .collect();
         let mask = masked.then(|| &self.block.masks[scaled(self.layout.mask.unwrap_or(0))]);
         let mut result = worker.forward(rows, &observations, mask).map_err(|error| {
-            Failure::from(Error::Inference(format!(
-                "policy `{}` (version {}) failed on a batch of {rows}: {error}",
-                slot.name(),
-                version.version
-            )))
+            let text =
+                format!("policy `{}` (version {}) failed on a batch of {rows}: {error}", slot.name(), version.version);
+            match culprit(&mut worker, schema, rows, &observations, mask) {
+                None => Error::Inference(text).into(),
+                Some(row) => {
+                    let column = segment.from + row;
+                    let (actor, row) = (self.layout.actors[column].id, self.caller_row(column));
+                    let error = Error::Inference(format!("{text}; alone, it fails for actor {actor} (row {row})"));
+                    Failure { error, column: Some(column) }
+                }
+            }
         });
         if result.is_ok() {
             let (outputs, scratch) = worker.outputs_and_scratch();
@@ -518,6 +538,24 @@ impl Work {
     }
 }
 
+/// The first row for which a pass fails that is made for it alone.
+fn culprit(
+    worker: &mut PooledWorker<'_>,
+    schema: &StepSchema,
+    rows: usize,
+    observations: &[&[u8]],
+    mask: Option<&[u8]>,
+) -> Option<usize> {
+    (0..rows).find(|row| {
+        let one = |bytes: &'_ [u8], size: usize| row * size..(row * size + size).min(bytes.len());
+        let columns = schema.observations.iter().zip(observations);
+        let observation: SmallVec<[&[u8]; 8]> =
+            columns.map(|(column, bytes)| &bytes[one(bytes, column.row_bytes())]).collect();
+        let mask = mask.map(|mask| &mask[one(mask, mask.len() / rows)]);
+        worker.forward(1, &observation, mask).is_err()
+    })
+}
+
 /// Why a policy has no actions, and which actor it failed for, if that is known.
 struct Failure {
     error: Error,
@@ -532,6 +570,15 @@ impl From<Error> for Failure {
 
 fn work<'a>(guard: &'a mut MutexGuard<'_, GroupState>) -> Result<&'a mut Work> {
     guard.work.as_mut().ok_or_else(unprepared)
+}
+
+/// The error for arguments that were checked against another policy than the one that the actors follow now.
+fn changed_meanwhile() -> Error {
+    Error::Contract(
+        "the actors were assigned to a policy that observes or chooses something else while the call began; call again with \
+         what that one takes"
+            .into(),
+    )
 }
 
 pub(super) fn unprepared() -> Error {

@@ -39,7 +39,9 @@ pub(super) struct Batch {
 #[derive(Debug, Default)]
 struct Tally {
     rows: usize,
-    /// Rows whose caller does not wait any more.
+    /// Rows whose actors are waited for once they have their answers.
+    expected: usize,
+    /// Those among them whose caller does not wait any more.
     abandoned: usize,
     /// Since when the answered actors are out, in epochs of the hand-over; `None` before the batch has run.
     epoch: Option<u64>,
@@ -135,9 +137,12 @@ impl Batch {
     }
 
     /// Adds a row; gives its number.
-    pub(super) fn add(&self, row: &Row<'_>) -> usize {
+    pub(super) fn add(&self, row: &Row<'_>, expected: bool) -> usize {
         self.join();
-        self.tally.lock().rows += 1;
+        let mut tally = self.tally.lock();
+        tally.rows += 1;
+        tally.expected += usize::from(expected);
+        drop(tally);
         self.rows.write().add(row)
     }
 
@@ -156,7 +161,7 @@ impl Batch {
         self.rows.read()
     }
 
-    /// Tells that a caller does not wait for its answer any more. Gives the epoch since which its actor counts as out, if
+    /// Tells that the caller of an expected row does not wait for its answer any more. Gives the epoch since which its actor counts as out, if
     /// it does already.
     pub(super) fn abandon(&self) -> Option<u64> {
         let mut tally = self.tally.lock();
@@ -187,7 +192,7 @@ impl Batch {
     /// Lets `finish` count the actors that have their answer, and notes the epoch that it gives.
     pub(super) fn finish(&self, finish: impl FnOnce(usize) -> u64) {
         let mut tally = self.tally.lock();
-        tally.epoch = Some(finish(tally.rows - tally.abandoned));
+        tally.epoch = Some(finish(tally.expected - tally.abandoned));
     }
 }
 

@@ -35,8 +35,8 @@ pub(super) struct Batcher {
     /// The router's own worker for the version that served last. One batch runs at a time, so nobody waits for it.
     worker: Mutex<Option<OwnWorker>>,
     spares: ArrayQueue<Arc<Batch>>,
-    /// Nanoseconds that the last batch took for each row.
-    row_nanoseconds: AtomicU64,
+    /// Nanoseconds that the last batch took, and its rows.
+    last: (AtomicU64, AtomicU64),
     /// Batches that have run, and whose threads are being woken in turns.
     waking: Mutex<Vec<Waking>>,
 }
@@ -70,7 +70,7 @@ impl Batcher {
             worker: Mutex::new(None),
             spares: ArrayQueue::new(SPARES),
             // Not known yet; the first one may have to make a session.
-            row_nanoseconds: AtomicU64::new(SHORT_PASS + 1),
+            last: (AtomicU64::new(SHORT_PASS + 1), AtomicU64::new(1)),
             waking: Mutex::default(),
             router,
         }
@@ -78,8 +78,13 @@ impl Batcher {
 
     /// Adds the row of an actor that is out since `epoch`. `None` where the router was taken away.
     pub(super) fn push(&self, epoch: u64, row: &Row<'_>, caller: Caller) -> Option<Entry> {
-        let (batch, row, turn) =
-            self.handover.push(epoch, row.came, caller, || self.fresh(), |batch| batch.add(row))?;
+        let (batch, row, turn) = self.handover.push(
+            epoch,
+            row.came,
+            caller,
+            || self.fresh(),
+            |batch| batch.add(row, caller.is_expected()),
+        )?;
         match turn {
             Turn::Run | Turn::Wait => {}
             Turn::WaitUntil(time) => self.router.alarm.set(time),
@@ -90,7 +95,9 @@ impl Batcher {
 
     /// Lets `batch` wait for nobody else, if it still does. A short pass runs here and now.
     pub(super) fn hurry(&self, batch: &Arc<Batch>) {
-        let expected = self.row_nanoseconds.load(Ordering::Relaxed).saturating_mul(batch.len() as u64);
+        let (last, rows) = (self.last.0.load(Ordering::Relaxed), self.last.1.load(Ordering::Relaxed).max(1));
+        // Fewer rows may take as long: a large model is read whole for one.
+        let expected = last.max(last / rows * batch.len() as u64);
         match self.handover.hurry(|filling| Arc::ptr_eq(filling, batch), expected <= SHORT_PASS) {
             Turn::Run => {
                 self.run(batch);
@@ -159,7 +166,8 @@ impl Batcher {
         let (len, failed) = (batch.len(), rows.failed());
         let spent = std::time::Duration::from_nanos(self.now().saturating_sub(started));
         let queued = (u128::from(started) * len as u128).saturating_sub(rows.came);
-        self.row_nanoseconds.store(spent.as_nanos() as u64 / len.max(1) as u64, Ordering::Relaxed);
+        self.last.0.store(spent.as_nanos() as u64, Ordering::Relaxed);
+        self.last.1.store(len as u64, Ordering::Relaxed);
         self.slot.count(len, spent, failed > 0);
         self.router.counters.count(len, failed, queued as u64, spent);
     }
@@ -187,8 +195,9 @@ impl Batcher {
         self.router.alarm.set(now + WAKING_PATIENCE);
     }
 
-    /// Wakes all threads whose batch has run: the router stops, and will not see to it.
-    pub(super) fn wake_all(&self) {
+    /// Wakes all threads whose batch has run, which the router will not see to any more, and frees its worker.
+    pub(super) fn retire(&self) {
+        *self.worker.lock() = None;
         for Waking { batch, .. } in self.waking.lock().drain(..) {
             batch.latch.wake(usize::MAX, self.now());
             self.take_back(batch);

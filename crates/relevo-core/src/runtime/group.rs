@@ -84,6 +84,10 @@ impl ActorGroup {
         // Order of locks: the structure's first. While it is awaited, this group's lock is free.
         let _structure = MutexGuard::unlocked(guard, || agent.structure.lock());
         agent.check_running()?;
+        // Another thread may have made a call of this group meanwhile.
+        if self.waiting.load(Ordering::Acquire) {
+            return Err(still_waiting(&self.actors[0]));
+        }
         guard.lane.leave();
         if let Some(gone) = self.actors.iter().find(|actor| actor.is_removed()) {
             return Err(Error::ActorNotFound {

@@ -42,6 +42,8 @@ struct Filling<B> {
     batch: B,
     rows: usize,
     deadline: u64,
+    /// Whether an event loop will hurry it at its next turn, so that it is no use to go before.
+    turns: bool,
     /// Whether an event loop has turned, and its callers want to wait for no others.
     hurried: bool,
 }
@@ -55,6 +57,13 @@ pub enum Caller {
     Polls,
     /// As [`Caller::Polls`], in an event loop that calls [`Handover::hurry`] at its next turn.
     Turns,
+}
+
+impl Caller {
+    /// Whether its actor is waited for once it has its answer. Not in an event loop, which hurries its batches.
+    pub(super) fn is_expected(self) -> bool {
+        self != Self::Turns
+    }
 }
 
 /// What a caller does after it has added its row.
@@ -107,9 +116,16 @@ impl<B: Clone> Handover<B> {
             state.out -= 1;
         }
         let deadline = now.saturating_add(self.patience);
-        let filling = state.filling.get_or_insert_with(|| Filling { batch: make(), rows: 0, deadline, hurried: false });
+        let filling = state.filling.get_or_insert_with(|| Filling {
+            batch: make(),
+            rows: 0,
+            deadline,
+            turns: false,
+            hurried: false,
+        });
         let added = add(&filling.batch);
         filling.rows += 1;
+        filling.turns |= caller == Caller::Turns;
         let batch = filling.batch.clone();
         let (first, full) = (filling.rows == 1, filling.rows >= self.most_rows);
         let complete = full || (state.out == 0 && caller != Caller::Turns);
@@ -165,7 +181,7 @@ impl<B: Clone> Handover<B> {
             return false;
         }
         state.out -= 1;
-        !state.running && state.out == 0 && state.filling.is_some()
+        !state.running && state.all_are_in()
     }
 
     /// The router's look, at the time `now`.
@@ -215,12 +231,14 @@ impl<B: Clone> Handover<B> {
 impl<B> State<B> {
     /// Whether a batch may go now.
     fn is_due(&self, now: u64) -> bool {
+        let waits_in_vain = |filling: &Filling<B>| filling.hurried || filling.deadline <= now;
         !self.running
-            && (!self.ready.is_empty()
-                || self
-                    .filling
-                    .as_ref()
-                    .is_some_and(|filling| self.out == 0 || filling.hurried || filling.deadline <= now))
+            && (!self.ready.is_empty() || self.all_are_in() || self.filling.as_ref().is_some_and(waits_in_vain))
+    }
+
+    /// Whether there is nobody that the batch that is being filled would wait for.
+    fn all_are_in(&self) -> bool {
+        self.out == 0 && self.filling.as_ref().is_some_and(|filling| !filling.turns)
     }
 }
 

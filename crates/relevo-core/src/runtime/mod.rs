@@ -21,6 +21,7 @@ mod observe;
 mod results;
 mod router;
 mod routers;
+mod seat;
 mod shared;
 mod stats;
 mod sync;

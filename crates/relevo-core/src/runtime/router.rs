@@ -36,7 +36,8 @@ pub(super) struct Router {
     pub(super) birthplace: Birthplace,
     clock: Instant,
     seed: u64,
-    batchers: Mutex<Vec<Arc<Batcher>>>,
+    /// Kept alive by the actors that batch there.
+    batchers: Mutex<Vec<Weak<Batcher>>>,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -107,14 +108,13 @@ impl Router {
     /// Its batcher for the actors of `slot`.
     pub(super) fn batcher(self: &Arc<Self>, slot: &Arc<PolicySlot>) -> Arc<Batcher> {
         let mut batchers = self.batchers.lock();
-        if let Some(known) = batchers.iter().find(|batcher| Arc::ptr_eq(&batcher.slot, slot)) {
-            return known.clone();
-        }
-        // Those of policies that are gone go too.
-        batchers.retain(|batcher| Arc::strong_count(&batcher.slot) > 1);
-        let batcher = Arc::new(Batcher::new(slot.clone(), self.clone(), self.seed));
-        batchers.push(batcher.clone());
-        batcher
+        let known = batchers.iter().filter_map(Weak::upgrade).find(|batcher| Arc::ptr_eq(&batcher.slot, slot));
+        known.unwrap_or_else(|| {
+            batchers.retain(|batcher| batcher.strong_count() > 0);
+            let batcher = Arc::new(Batcher::new(slot.clone(), self.clone(), self.seed));
+            batchers.push(Arc::downgrade(&batcher));
+            batcher
+        })
     }
 
     /// Whether it looks no more.
@@ -124,7 +124,7 @@ impl Router {
 
     /// Rows that wait for an answer.
     pub(super) fn queue(&self) -> usize {
-        self.batchers.lock().iter().map(|batcher| batcher.queue()).sum()
+        self.batchers.lock().iter().filter_map(Weak::upgrade).map(|batcher| batcher.queue()).sum()
     }
 
     /// Lets no more rows in; those that are in are run, or fail with `error`. Waits for the thread.
@@ -133,12 +133,12 @@ impl Router {
         self.alarm.ring();
         // Nobody asks it for a batcher any more: it was taken off the list.
         let batchers = std::mem::take(&mut *self.batchers.lock());
-        for batcher in batchers {
+        for batcher in batchers.iter().filter_map(Weak::upgrade) {
             match error {
                 None => batcher.drain(),
                 Some(error) => batcher.fail(error),
             }
-            batcher.wake_all();
+            batcher.retire();
         }
         if let Some(thread) = self.thread.lock().take() {
             drop(thread.join());
@@ -161,7 +161,7 @@ impl Router {
         while !self.stopping.load(Ordering::SeqCst) {
             self.alarm.before_looking();
             batchers.clear();
-            batchers.extend(self.batchers.lock().iter().map(Arc::downgrade));
+            batchers.extend(self.batchers.lock().iter().cloned());
             let Some(mut next) = self.look_at(&batchers) else { continue };
             let (now, batches) = (self.now(), self.counters.batches.load(Ordering::Relaxed));
             if seen != batches {

@@ -143,7 +143,9 @@ impl Routers {
                 state.count = before;
                 let started = state.resize(self.batching, self.seed).unwrap_or_default();
                 drop(state);
-                started.iter().for_each(|router| router.stop(None));
+                for router in started {
+                    router.stop(None);
+                }
                 return Err(error);
             }
         };

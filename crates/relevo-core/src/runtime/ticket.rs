@@ -12,9 +12,10 @@ use super::{
     batch::{Batch, Row},
     batcher::{Batcher, Entry},
     baton::Baton,
-    group::{ActorGroup, GroupState},
-    handover::{Caller, NEVER},
+    group::{ActorGroup, GroupState, still_waiting},
+    handover::Caller,
     results::ActionResults,
+    seat::Seat,
     shared::{AgentShared, shut_down},
 };
 use crate::{
@@ -49,11 +50,13 @@ pub struct Ticket {
     group: Arc<ActorGroup>,
     agent: Arc<AgentShared>,
     batcher: Arc<Batcher>,
+    seat: Arc<Seat>,
     /// `None` once the call has ended.
     batch: Option<Arc<Batch>>,
     row: usize,
     runs: bool,
     record: bool,
+    caller: Caller,
     /// Whether the actor's call before came soon after its action.
     soon: bool,
     /// What is woken when the answer is there, where it is awaited as a future.
@@ -63,11 +66,9 @@ pub struct Ticket {
 /// How a group of one actor stands with its batcher.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    batcher: Option<Arc<Batcher>>,
+    at: Option<(Arc<Batcher>, Arc<Seat>)>,
     /// The placement of actors that the batcher goes back to.
     placement: u64,
-    /// Since when the actor is out.
-    epoch: u64,
     /// When it had its last answer, in nanoseconds of the router's clock.
     answered: u64,
 }
@@ -80,24 +81,31 @@ const BATONS: usize = 2;
 const SOON: u64 = 100_000;
 
 impl Lane {
-    /// The batcher for the actor's next call.
-    fn batcher(&mut self, agent: &AgentShared, actor: &Actor, policy: &Arc<PolicySlot>) -> Result<Arc<Batcher>> {
+    /// The batcher for the actor's next call, and its seat there.
+    fn at(
+        &mut self,
+        agent: &AgentShared,
+        actor: &Actor,
+        policy: &Arc<PolicySlot>,
+    ) -> Result<(Arc<Batcher>, Arc<Seat>)> {
         let placement = agent.routers.placement();
         if self.placement != placement {
             self.leave();
             self.placement = placement;
         }
-        if let Some(batcher) = &self.batcher {
-            return Ok(batcher.clone());
+        if let Some((batcher, seat)) = &self.at {
+            return Ok((batcher.clone(), seat.clone()));
         }
         let batcher = agent.routers.batcher(actor, policy).ok_or_else(shut_down)?;
-        Ok(self.batcher.insert(batcher).clone())
+        let seat = Seat::new(&batcher);
+        self.at = Some((batcher.clone(), seat.clone()));
+        Ok((batcher, seat))
     }
 
     /// Tells the batcher that the actor will not call there again.
     pub(super) fn leave(&mut self) {
-        if let Some(batcher) = self.batcher.take() {
-            batcher.leave(std::mem::replace(&mut self.epoch, NEVER));
+        if let Some((_, seat)) = self.at.take() {
+            seat.leave();
         }
     }
 }
@@ -110,6 +118,9 @@ impl ActCall<'_> {
     /// [`Error::Contract`] for an observation with NaN, [`Error::State`] where the agent stops, or the handle has several
     /// actors.
     pub fn submit(mut self, request: &Request<'_>, caller: Caller) -> Result<Ticket> {
+        if self.group.is_waiting() {
+            return Err(still_waiting(&self.group.actors[0]));
+        }
         let GroupState { work: Some(work), lane, .. } = &mut *self.guard else { return Err(unprepared()) };
         let ([policy], [stream]) = (&work.policies[..], &work.streams[..]) else { return Err(unprepared()) };
         for (column, bytes) in work.layout.schema().observations.iter().zip(request.observations) {
@@ -117,8 +128,8 @@ impl ActCall<'_> {
                 return Err(work.nan(column, 0, element));
             }
         }
-        let (batcher, came, Entry { batch, row, runs }) = loop {
-            let batcher = lane.batcher(&self.agent, &self.group.actors[0], policy)?;
+        let (batcher, seat, came, Entry { batch, row, runs }) = loop {
+            let (batcher, seat) = lane.at(&self.agent, &self.group.actors[0], policy)?;
             let came = batcher.now();
             let row = Row {
                 observations: request.observations,
@@ -127,17 +138,29 @@ impl ActCall<'_> {
                 stream: *stream,
                 came,
             };
-            if let Some(entry) = batcher.push(lane.epoch, &row, caller) {
-                break (batcher, came, entry);
+            if caller == Caller::Blocks {
+                seat.occupy();
+            }
+            if let Some(entry) = batcher.push(seat.come_back(), &row, caller) {
+                break (batcher, seat, came, entry);
             }
             // The router was taken away since; where the agent stops, there is no other one.
-            (lane.batcher, lane.epoch) = (None, NEVER);
+            lane.at = None;
         };
-        lane.epoch = NEVER;
         self.group.waiting.store(true, Ordering::Release);
-        let soon = came.saturating_sub(lane.answered) < SOON;
-        let (group, agent) = (self.group.clone(), self.agent.clone());
-        Ok(Ticket { group, agent, batcher, batch: Some(batch), row, runs, record: request.record, soon, waker: None })
+        Ok(Ticket {
+            group: self.group.clone(),
+            agent: self.agent.clone(),
+            batcher,
+            seat,
+            batch: Some(batch),
+            row,
+            runs,
+            record: request.record,
+            soon: came.saturating_sub(lane.answered) < SOON,
+            waker: None,
+            caller,
+        })
     }
 }
 
@@ -204,7 +227,10 @@ impl Ticket {
         let mut state = self.group.state.lock();
         self.group.waiting.store(false, Ordering::Release);
         let GroupState { work: Some(work), lane, .. } = &mut *state else { return Err(unprepared().into()) };
-        (lane.epoch, lane.answered) = (batch.epoch(), self.batcher.now());
+        lane.answered = self.batcher.now();
+        if self.caller.is_expected() {
+            self.seat.go_out(batch.epoch());
+        }
         let rows = &*batch.rows();
         if actor.is_removed() {
             lane.leave();
@@ -261,7 +287,9 @@ impl Drop for Ticket {
             self.batcher.run(&batch);
             batch.latch.wake(2, self.batcher.now());
         }
-        if let Some(epoch) = batch.abandon() {
+        if self.caller.is_expected()
+            && let Some(epoch) = batch.abandon()
+        {
             self.batcher.leave(epoch);
         }
         self.batcher.take_back(batch);
