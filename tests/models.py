@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -95,4 +96,16 @@ def table(path: Path) -> Path:
         {"obs": ["batch", 1]},
         {"logits": ["batch", 4]},
         {"table": np.eye(4, dtype=np.float32), "axes": np.array([1], np.int64)},
+    )
+
+
+def slow(path: Path, width: int = 512, layers: int = 60) -> Path:
+    """Logits equal to the observation, after so many products that one row takes about a millisecond."""
+    names = ["obs", *(f"hidden{layer}" for layer in range(1, layers)), "logits"]
+    return save(
+        path,
+        [helper.make_node("MatMul", [before, "weights"], [after]) for before, after in itertools.pairwise(names)],
+        {"obs": ["batch", width]},
+        {"logits": ["batch", width]},
+        {"weights": np.eye(width, dtype=np.float32)},
     )

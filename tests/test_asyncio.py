@@ -43,7 +43,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 @pytest.fixture
 def slow_policy(tmp_path: Path) -> Path:
     """A policy whose pass is too long for the loop's thread: a router runs it."""
-    return models.linear(tmp_path / "slow.onnx", np.eye(1500, dtype=np.float32))
+    return models.slow(tmp_path / "slow.onnx")
 
 
 def one_hot(choice: int, width: int = 4) -> npt.NDArray[np.float32]:
@@ -90,8 +90,8 @@ def test_a_router_runs_a_long_pass_and_the_loop_goes_on(slow_policy: Path, run: 
 
         async def work(index: int) -> None:
             for call in range(5):
-                batch = await handles[index].act_async(one_hot((index + call) % 1500, 1500))
-                assert batch.action.tolist() == [(index + call) % 1500]
+                batch = await handles[index].act_async(one_hot((index + call) % 512, 512))
+                assert batch.action.tolist() == [(index + call) % 512]
 
         async def tick() -> None:
             nonlocal ticks
@@ -179,8 +179,8 @@ def test_a_time_out_cancels_the_call(slow_policy: Path, run: Run) -> None:
 
         async def main() -> None:
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(actor.act_async(one_hot(5, 1500)), timeout=0)
-            assert (await actor.act_async(one_hot(7, 1500))).action.tolist() == [7]
+                await asyncio.wait_for(actor.act_async(one_hot(5, 512)), timeout=0)
+            assert (await actor.act_async(one_hot(7, 512))).action.tolist() == [7]
 
         run(main())
 
@@ -273,34 +273,41 @@ def test_several_loops_and_threads_share_an_agent(policy: Path, run: Run) -> Non
         run(main(0))
 
 
-def test_a_loop_that_is_closed_gives_its_actors_back(slow_policy: Path) -> None:
-    with builder(slow_policy, 2).build() as agent:
-        first, second = [agent.actors([actor]) for actor in agent.get_actor_ids()]
-        # Passes are known to be long from now on, so a router runs them.
-        second.act(one_hot(2, 1500))
+def test_a_loop_that_is_closed_gives_its_actors_back(policy: Path) -> None:
+    def leave(actor: relevo.Actors) -> asyncio.AbstractEventLoop:
+        """Makes a call in a loop that is stopped before it turns, and closed."""
         loop = asyncio.new_event_loop()
 
-        async def leave() -> Any:
-            return first.act_async(one_hot(1, 1500))
+        async def call() -> None:
+            kept.append(actor.act_async(one_hot(1)))
+            loop.stop()
 
-        pending = loop.run_until_complete(leave())
+        task = loop.create_task(call())
+        loop.run_forever()
+        assert task.done()
         loop.close()
-        assert second.act(one_hot(2, 1500)).action.tolist() == [2]
-        assert first.act(one_hot(3, 1500)).action.tolist() == [3]
+        return loop
+
+    kept: list[Any] = []
+    with builder(policy, 2).build() as agent:
+        first, second = [agent.actors([actor]) for actor in agent.get_actor_ids()]
+        loop = leave(first)
+        assert second.act(one_hot(2)).action.tolist() == [2]
+        assert first.act(one_hot(3)).action.tolist() == [3]
         first.observe(1.0, terminated=True)
         assert [episode.actions.tolist() for episode in agent.trajectories()] == [[3]]
         assert asyncio.run(_await_in(first)).action.tolist() == [0]
 
-        loop = asyncio.new_event_loop()
-        pending = loop.run_until_complete(leave())
-        loop.close()
-        del pending, loop
+        # One that is gone, too.
+        loop = leave(first)
+        kept.clear()
+        del loop
         gc.collect()
         assert asyncio.run(_await_in(first)).action.tolist() == [0]
 
 
 async def _await_in(actor: relevo.Actors) -> relevo.ActionBatch:
-    return await actor.act_async(one_hot(0, 1500))
+    return await actor.act_async(one_hot(0))
 
 
 def test_shutdown_answers_the_tasks_that_wait(slow_policy: Path, run: Run) -> None:
@@ -309,7 +316,7 @@ def test_shutdown_answers_the_tasks_that_wait(slow_policy: Path, run: Run) -> No
     handles = [agent.actors([actor]) for actor in agent.get_actor_ids()]
 
     async def main() -> list[Any]:
-        calls = [handle.act_async(one_hot(9, 1500)) for handle in handles]
+        calls = [handle.act_async(one_hot(9, 512)) for handle in handles]
         agent.shutdown()
         return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), LONG)
 
