@@ -246,15 +246,16 @@ impl Drop for Answering<'_> {
                     .into(),
             ));
         }
-        let (mut call_router, now) = (false, self.batcher.now());
+        let mut call_router = false;
         self.batch.finish(|answered| {
-            let (epoch, due) = self.batcher.handover.finish(answered, now);
+            let (epoch, due) = self.batcher.handover.finish(answered, || self.batcher.now());
             call_router = due;
             epoch
         });
         if call_router {
             self.batcher.router.alarm.ring();
         }
+        let now = self.batcher.now();
         if self.batch.latch.open(now) {
             self.batcher.watch(self.batch, now);
         }

@@ -150,12 +150,13 @@ impl<B: Clone> Handover<B> {
     }
 
     /// Tells that a batch has run, and that `answered` of its actors are out now. Gives their epoch, and whether the router
-    /// must look.
-    pub(super) fn finish(&self, answered: usize, now: u64) -> (u64, bool) {
+    /// must look. `now` is asked only here, where the router cannot look: if it has found this batch running after the next
+    /// one's deadline, and gone to sleep, the time is known to be past that.
+    pub(super) fn finish(&self, answered: usize, now: impl FnOnce() -> u64) -> (u64, bool) {
         let mut state = self.state.lock();
         state.running = false;
         state.out += answered;
-        (state.epoch, state.is_due(now))
+        (state.epoch, state.is_due(now()))
     }
 
     /// Tells that an actor whose last answer was of `epoch` will not call again. Gives whether the router must look.

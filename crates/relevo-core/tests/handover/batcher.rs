@@ -142,14 +142,14 @@ impl Batcher {
         // Others may come while it runs.
         shuttle::thread::sleep(Duration::ZERO);
         ran();
-        let now = self.clock.now();
         let mut tally = batch.tally.lock();
-        let (epoch, due) = self.handover.finish(tally.rows.len() - tally.abandoned, now);
+        let (epoch, due) = self.handover.finish(tally.rows.len() - tally.abandoned, || self.clock.now());
         tally.epoch = Some(epoch);
         drop(tally);
         if due && !suffers(Fault::FinishIsSilent) {
             self.alarm.ring();
         }
+        let now = self.clock.now();
         if batch.latch.open(now) {
             self.watch(batch, now);
         }

@@ -11,10 +11,14 @@ mod crowd;
 mod handover;
 mod sync;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use clock::NEVER_COMES;
 use crowd::Crowd;
+use handover::{Caller, Handover, Latch, Look, NEVER, Turn};
 use shuttle::{
     Config, FailurePersistence, Runner,
     scheduler::{PctScheduler, RandomScheduler, Scheduler},
@@ -43,6 +47,9 @@ const IMPATIENT: Crowd = Crowd { patience: 12, vanish: true, ..MIXED };
 
 /// Batons that are lost.
 const CARELESS: Crowd = Crowd { blocking: 4, waking_patience: 8, lose_batons: true, ..ORDERLY };
+
+/// The same, in batches that the router runs: it wakes one thread, and no more.
+const RELAYED: Crowd = Crowd { blocking: 3, polling: 1, patience: 12, ..CARELESS };
 
 /// Everything at once, and closed in the midst.
 const CLOSED: Crowd = Crowd { waking_patience: 8, lose_batons: true, closes: true, ..IMPATIENT };
@@ -92,6 +99,11 @@ fn batons_that_are_lost_are_made_up_for() {
 }
 
 #[test]
+fn batons_that_are_lost_are_made_up_for_where_the_router_runs_batches() {
+    hold_up(RELAYED, 6_000);
+}
+
+#[test]
 fn whoever_waits_at_the_end_has_an_answer() {
     hold_up(CLOSED, 6_000);
 }
@@ -99,6 +111,70 @@ fn whoever_waits_at_the_end_has_an_answer() {
 #[test]
 fn batches_of_one_run_one_after_the_other() {
     hold_up(Crowd { most_rows: 1, ..MIXED }, 6_000);
+}
+
+/// Lets one thread do things in order.
+fn alone(steps: fn()) {
+    shuttle::check_random(steps, 1);
+}
+
+fn push(handover: &Handover<u8>, epoch: u64, now: u64, caller: Caller, batch: u8) -> Turn {
+    handover.push(epoch, now, caller, || batch, |_| ()).unwrap().2
+}
+
+#[test]
+fn full_batches_go_first_and_count_as_waiting() {
+    alone(|| {
+        let handover = Handover::new(2, 100);
+        assert_eq!(push(&handover, NEVER, 0, Caller::Blocks, 1), Turn::Run);
+        // While it runs, others come.
+        assert_eq!(push(&handover, NEVER, 1, Caller::Polls, 2), Turn::WaitUntil(101));
+        assert_eq!(push(&handover, NEVER, 2, Caller::Polls, 0), Turn::Wait);
+        assert_eq!(push(&handover, NEVER, 3, Caller::Blocks, 3), Turn::WaitUntil(103));
+        assert_eq!(handover.queue(), 3);
+        let (_, due) = handover.finish(1, || 4);
+        assert!(due);
+        assert_eq!(handover.look(1_000), Look::Run(2));
+        assert_eq!(handover.queue(), 1);
+        handover.finish(2, || 5);
+        assert_eq!(handover.look(6), Look::At(103));
+        assert_eq!(handover.look(103), Look::Run(3));
+        assert_eq!(handover.queue(), 0);
+    });
+}
+
+#[test]
+fn an_event_loop_in_a_hurry_gives_nobody_up() {
+    alone(|| {
+        let handover = Handover::new(8, 100);
+        assert_eq!(push(&handover, NEVER, 0, Caller::Blocks, 1), Turn::Run);
+        let (epoch, _) = handover.finish(1, || 1);
+        assert_eq!(push(&handover, NEVER, 2, Caller::Turns, 2), Turn::WaitUntil(102));
+        assert_eq!(handover.hurry(|batch| *batch == 2, false), Turn::CallRouter);
+        assert_eq!(handover.look(3), Look::Run(2));
+        handover.finish(0, || 4);
+        // The first one is still out: others wait for it, until it comes.
+        assert_eq!(push(&handover, NEVER, 5, Caller::Blocks, 3), Turn::WaitUntil(105));
+        assert_eq!(push(&handover, epoch, 6, Caller::Blocks, 0), Turn::Run);
+    });
+}
+
+#[test]
+fn a_latch_tells_since_when_the_next_thread_waits() {
+    alone(|| {
+        let latch = Arc::new(Latch::default());
+        let threads = [latch.clone(), latch.clone()].map(|latch| shuttle::thread::spawn(move || latch.wait()));
+        // Both have gone to sleep once nothing else can go on.
+        (0..100).for_each(|_| shuttle::thread::yield_now());
+        assert_eq!(latch.sleeps_since(), None);
+        assert!(latch.open(5));
+        assert_eq!(latch.sleeps_since(), Some(5));
+        latch.wake(1, 7);
+        assert_eq!(latch.sleeps_since(), Some(7));
+        latch.wake(1, 9);
+        assert_eq!(latch.sleeps_since(), None);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }
 
 #[test]
