@@ -338,9 +338,11 @@ impl Agent {
         if first {
             tracing::info!("the agent shuts down");
         }
-        let Some(recorder) = self.shared.recorder() else { return Ok(()) };
         if first {
             self.shared.routers.stop(&shut_down());
+        }
+        let Some(recorder) = self.shared.recorder() else { return Ok(()) };
+        if first {
             for group in self.shared.groups() {
                 // A call that began before the phase changed holds this lock until it has committed its row.
                 group.seal_last(&self.shared);

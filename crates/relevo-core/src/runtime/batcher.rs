@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 
 use super::{
-    batch::{Batch, Row},
+    batch::{Batch, Row, caught},
     handover::{Caller, Handover, Look, NEVER, Turn},
     router::Router,
 };
@@ -124,8 +124,8 @@ impl Batcher {
         let mut answering = Answering { batcher: self, batch, answered: false };
         let started = self.now();
         let version = self.slot.current();
-        let usable = self.with_worker(&version, |worker| batch.infer(&self.slot, &version, worker, self.seed));
-        if let Err(error) = usable {
+        let infer = |worker: &mut Worker| batch.infer(&self.slot, &version, worker, self.seed);
+        if let Err(error) = caught(&self.slot, &version, || self.with_worker(&version, infer)) {
             batch.fail(&error);
         }
         self.count(batch, started);

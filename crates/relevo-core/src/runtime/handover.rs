@@ -8,7 +8,11 @@
 //! The caller whose row was the last one runs the batch, if it can. The router runs the others: those that ran out of
 //! patience, those of callers that cannot block, and those that were ready while another one ran.
 
-use std::{collections::VecDeque, task::Waker};
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::Waker,
+};
 
 use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Thread, current, park};
 
@@ -269,7 +273,12 @@ impl Latch {
         self.open.store(true, Ordering::SeqCst);
         // Those that enter from now on see that it is open. Woken without the lock: a waker may do anything.
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
-        tasks.drain(..).for_each(Waker::wake);
+        for waker in tasks.drain(..) {
+            // One that panics must not keep the others from being woken, nor end the thread that happens to run this.
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::error!("the waker of a task panicked: its answer is there, but the task was not told");
+            }
+        }
         // The allocation serves the next batch.
         *self.tasks.lock() = tasks;
         !self.threads.lock().is_empty()

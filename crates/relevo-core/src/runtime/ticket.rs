@@ -235,8 +235,8 @@ impl Future for Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let Some(batch) = self.batch.take() else { return };
-        if self.runs {
-            // Others wait for it.
+        if self.runs && !batch.latch.is_open() {
+            // Others wait for it. (It is open where running it has just panicked.)
             self.batcher.run(&batch);
             batch.latch.wake(2, self.batcher.now());
         }
