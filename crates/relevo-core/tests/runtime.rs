@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use relevo_core::{
     Error,
     policy::HeadKind,
-    runtime::{ActOptions, ActorGroup, Agent, FinalObservations, Outcome, Recording, Rewards, Values},
+    runtime::{ActOptions, ActorGroup, Agent, FinalObservations, Recording},
 };
 use uuid::Uuid;
 

@@ -1,6 +1,11 @@
 //! Single calls, from threads and from futures, with a linear model whose every number can be worked out by hand.
 
-#![expect(clippy::float_cmp, clippy::unwrap_used, reason = "test code; numbers are passed on, not computed")]
+#![expect(
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "test code; numbers are passed on, not computed"
+)]
 
 mod common;
 
@@ -81,6 +86,18 @@ fn puzzle(number: usize) -> (f32, i64) {
 
 fn end(group: &Arc<ActorGroup>, reward: f64, ended: bool) {
     observe(group, &outcome(&[reward], &[u8::from(ended)], &[0]), &FinalObservations::default()).unwrap();
+}
+
+fn end_all(groups: &[Arc<ActorGroup>]) {
+    for group in groups {
+        end(group, 0.0, true);
+    }
+}
+
+fn all_give_zero(tickets: Vec<Ticket>) {
+    for ticket in tickets {
+        assert_eq!(action(answer(ticket)), 0);
+    }
 }
 
 fn router(agent: &Agent) -> RouterReport {
@@ -166,7 +183,7 @@ fn a_ticket_that_is_dropped_before_its_batch_ran_leaves_no_trace() {
     // Nobody waits for the one that cancelled.
     assert_eq!(action(answer(request(&right, 8.0).unwrap())), 0);
     assert_eq!(action(act(&right, &[-9.0], None, &RECORD)), 1);
-    [&left, &right].iter().for_each(|group| end(group, 0.0, true));
+    end_all(&[left, right]);
     let (recorded, ids) = (recorded(&agent), agent.actor_ids().unwrap());
     assert_eq!(recorded[&ids[0]], [1.0, 2.0, 5.0]);
     assert_eq!(recorded[&ids[1]], [-1.0, -6.0, 8.0, -9.0]);
@@ -182,7 +199,7 @@ fn a_ticket_that_is_dropped_after_its_batch_ran_leaves_no_trace() {
     let waiting = request(&left, 6.0).unwrap();
     assert_eq!(action(act(&right, &[7.0], None, &RECORD)), 0);
     assert_eq!(action(answer(waiting)), 0);
-    [&left, &right].iter().for_each(|group| end(group, 0.0, true));
+    end_all(&[left, right]);
     let (recorded, ids) = (recorded(&agent), agent.actor_ids().unwrap());
     assert_eq!(recorded[&ids[0]], [1.0, 2.0, 6.0]);
     assert_eq!(recorded[&ids[1]], [-1.0, 4.0, -5.0, 7.0]);
@@ -230,7 +247,7 @@ fn a_waker_that_panics_harms_nobody_else() {
         assert_eq!(action(first), 0);
         let waiting: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
         assert_eq!(action(answer(request(&groups[0], 1.0).unwrap())), 0);
-        waiting.into_iter().for_each(|ticket| assert_eq!(action(answer(ticket)), 0));
+        all_give_zero(waiting);
 
         let mut panicking = request(&groups[0], -2.0).unwrap();
         let waker = Waker::from(Arc::new(Panics));
@@ -244,9 +261,10 @@ fn a_waker_that_panics_harms_nobody_else() {
             }
             // Time for both to fall asleep.
             std::thread::sleep(Duration::from_millis(20));
-            let last = match router_runs {
-                true => answer(request(&groups[3], 5.0).unwrap()),
-                false => act(&groups[3], &[5.0], None, &RECORD),
+            let last = if router_runs {
+                answer(request(&groups[3], 5.0).unwrap())
+            } else {
+                act(&groups[3], &[5.0], None, &RECORD)
             };
             assert_eq!(action(last), 0);
             assert_eq!(action(blocked.join().unwrap()), 1);
@@ -255,7 +273,7 @@ fn a_waker_that_panics_harms_nobody_else() {
         assert_eq!(action(panicking.finish()), 1);
         let waiting: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
         assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
-        waiting.into_iter().for_each(|ticket| assert_eq!(action(answer(ticket)), 0));
+        all_give_zero(waiting);
         assert_eq!((router(&agent).restarts, router(&agent).failed), (0, 0));
     }
 }
@@ -313,8 +331,8 @@ fn a_model_that_makes_no_session_fails_calls_until_it_does() {
         sessions.will(Sessions::WORK);
         let tickets: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
         assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
-        tickets.into_iter().for_each(|ticket| assert_eq!(action(answer(ticket)), 0));
-        groups.iter().for_each(|group| end(group, 0.0, true));
+        all_give_zero(tickets);
+        end_all(&groups);
         assert_eq!((router(&agent).failed, router(&agent).restarts), (40, 0));
         assert!(recorded(&agent).values().all(|steps| steps.len() == 1));
     }
@@ -350,7 +368,7 @@ fn a_router_that_dies_is_replaced_and_its_callers_are_told() {
     sessions.will(Sessions::WORK);
     let tickets: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
     assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
-    tickets.into_iter().for_each(|ticket| assert_eq!(action(answer(ticket)), 0));
+    all_give_zero(tickets);
     agent.shutdown(&mut || Ok(())).unwrap();
 }
 

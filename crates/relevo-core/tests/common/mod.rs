@@ -5,6 +5,7 @@
     unreachable_pub,
     clippy::allow_attributes,
     clippy::float_cmp,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "test code, of which each user uses a part"
 )]

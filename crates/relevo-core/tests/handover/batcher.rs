@@ -82,8 +82,17 @@ pub struct Batcher {
 /// A row that was let in.
 pub struct Entry {
     pub batch: Arc<Batch>,
-    pub row: usize,
+    row: usize,
     pub runs: bool,
+}
+
+impl Entry {
+    /// Gives since when the actor is out, whose answer must be the one to its own call.
+    pub fn check(&self, call: Call) -> u64 {
+        let (answer, epoch) = self.batch.answer(self.row);
+        assert_eq!(answer, call, "an answer to another call");
+        epoch
+    }
 }
 
 impl Batcher {
@@ -185,13 +194,6 @@ impl Batcher {
             true
         });
         next_look
-    }
-
-    /// What the actor does that has its answer: it must be the one to its own call.
-    pub fn check(&self, Entry { batch, row, .. }: &Entry, call: Call) -> u64 {
-        let (answer, epoch) = batch.answer(*row);
-        assert_eq!(answer, call, "an answer to another call");
-        epoch
     }
 
     /// What becomes of a call that is cancelled.

@@ -87,7 +87,7 @@ impl Crowd {
             } else {
                 entry.batch.latch.wait();
             }
-            epoch = batcher.check(&entry, (actor, call));
+            epoch = entry.check((actor, call));
             match thread_rng().gen_range(0..3) {
                 0 => entry.batch.latch.wake(2, batcher.clock.now()),
                 // Kept for ever.
@@ -113,7 +113,7 @@ impl Crowd {
                 continue;
             }
             until_open(&entry, &waker);
-            epoch = batcher.check(&entry, (actor, call));
+            epoch = entry.check((actor, call));
             batcher.take_back(entry.batch);
         }
         self.end(batcher, epoch);
@@ -128,18 +128,22 @@ impl Crowd {
                 let Some(entry) = batcher.push(*epoch, (first + at, call), Caller::Turns) else { break };
                 entries.push(entry);
             }
-            entries.iter().for_each(|entry| batcher.hurry(&entry.batch, thread_rng().gen_bool(0.5)));
+            for entry in &entries {
+                batcher.hurry(&entry.batch, thread_rng().gen_bool(0.5));
+            }
             let all = entries.len() == self.turning;
             for ((at, epoch), entry) in epochs.iter_mut().enumerate().zip(entries) {
                 until_open(&entry, &waker);
-                *epoch = batcher.check(&entry, (first + at, call));
+                *epoch = entry.check((first + at, call));
                 batcher.take_back(entry.batch);
             }
             if !all {
                 return;
             }
         }
-        epochs.into_iter().for_each(|epoch| self.end(batcher, epoch));
+        for epoch in epochs {
+            self.end(batcher, epoch);
+        }
     }
 
     fn end(self, batcher: &Batcher, epoch: u64) {

@@ -173,7 +173,9 @@ fn a_latch_tells_since_when_the_next_thread_waits() {
         assert_eq!(latch.sleeps_since(), Some(7));
         latch.wake(1, 9);
         assert_eq!(latch.sleeps_since(), None);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
     });
 }
 
