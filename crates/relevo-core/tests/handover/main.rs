@@ -72,7 +72,7 @@ fn hold_up(crowd: Crowd, schedules: usize) {
 /// Whether some schedule shows that something is broken, and what it shows.
 fn found(fault: Fault, crowd: Crowd) -> String {
     sync::suffer(fault);
-    let scheduler = RandomScheduler::new_from_seed(1, 2_000);
+    let scheduler = RandomScheduler::new_from_seed(1, 20_000);
     let panic =
         catch_unwind(AssertUnwindSafe(|| run(crowd, scheduler, FailurePersistence::None))).expect_err("nothing");
     panic.downcast_ref::<String>().cloned().expect("a message")

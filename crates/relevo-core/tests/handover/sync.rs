@@ -21,7 +21,7 @@ pub use shuttle::sync::atomic::Ordering;
 pub enum Fault {
     /// A thread is not woken, now and then.
     LostUnpark,
-    /// A number is not stored, now and then.
+    /// That the router looks at no certain time is not stored.
     LostStore,
     /// Whoever asks whether a batch has run is told what was true before, now and then.
     StaleLoad,
@@ -117,7 +117,7 @@ impl AtomicU64 {
     }
 
     pub fn store(&self, value: u64, ordering: Ordering) {
-        if !strikes(Fault::LostStore) {
+        if value != u64::MAX || !suffers(Fault::LostStore) {
             self.0.store(value, ordering);
         }
     }
