@@ -151,8 +151,10 @@ impl Batcher {
         // Others may come while it runs.
         shuttle::thread::sleep(Duration::ZERO);
         ran();
+        let before = self.clock.now();
+        let now = || if suffers(Fault::FinishIsLate) { before } else { self.clock.now() };
         let mut tally = batch.tally.lock();
-        let (epoch, due) = self.handover.finish(tally.rows.len() - tally.abandoned, || self.clock.now());
+        let (epoch, due) = self.handover.finish(tally.rows.len() - tally.abandoned, now);
         tally.epoch = Some(epoch);
         drop(tally);
         if due && !suffers(Fault::FinishIsSilent) {

@@ -45,6 +45,9 @@ const MIXED: Crowd = Crowd { blocking: 2, polling: 1, turning: 2, most_rows: 2, 
 /// Actors that vanish, and batches that lose patience with them and with others.
 const IMPATIENT: Crowd = Crowd { patience: 12, vanish: true, ..MIXED };
 
+/// The smallest crowd of that kind, of which most schedules can be tried.
+const PAIR: Crowd = Crowd { blocking: 2, polling: 0, turning: 0, calls: 1, ..IMPATIENT };
+
 /// Batons that are lost.
 const CARELESS: Crowd = Crowd { blocking: 4, waking_patience: 8, lose_batons: true, ..ORDERLY };
 
@@ -71,8 +74,11 @@ fn hold_up(crowd: Crowd, schedules: usize) {
 
 /// Whether some schedule shows that something is broken, and what it shows.
 fn found(fault: Fault, crowd: Crowd) -> String {
+    found_by(RandomScheduler::new_from_seed(1, 20_000), fault, crowd)
+}
+
+fn found_by(scheduler: impl Scheduler + 'static, fault: Fault, crowd: Crowd) -> String {
     sync::suffer(fault);
-    let scheduler = RandomScheduler::new_from_seed(1, 20_000);
     let panic =
         catch_unwind(AssertUnwindSafe(|| run(crowd, scheduler, FailurePersistence::None))).expect_err("nothing");
     panic.downcast_ref::<String>().cloned().expect("a message")
@@ -80,37 +86,38 @@ fn found(fault: Fault, crowd: Crowd) -> String {
 
 #[test]
 fn an_orderly_crowd_never_needs_the_clock() {
-    hold_up(ORDERLY, 6_000);
+    hold_up(ORDERLY, 12_000);
 }
 
 #[test]
 fn callers_of_all_kinds_share_batches() {
-    hold_up(MIXED, 6_000);
+    hold_up(MIXED, 12_000);
 }
 
 #[test]
 fn nobody_waits_for_those_that_vanish() {
-    hold_up(IMPATIENT, 6_000);
+    hold_up(IMPATIENT, 12_000);
+    hold_up(PAIR, 12_000);
 }
 
 #[test]
 fn batons_that_are_lost_are_made_up_for() {
-    hold_up(CARELESS, 6_000);
+    hold_up(CARELESS, 12_000);
 }
 
 #[test]
 fn batons_that_are_lost_are_made_up_for_where_the_router_runs_batches() {
-    hold_up(RELAYED, 6_000);
+    hold_up(RELAYED, 12_000);
 }
 
 #[test]
 fn whoever_waits_at_the_end_has_an_answer() {
-    hold_up(CLOSED, 6_000);
+    hold_up(CLOSED, 12_000);
 }
 
 #[test]
 fn batches_of_one_run_one_after_the_other() {
-    hold_up(Crowd { most_rows: 1, ..MIXED }, 6_000);
+    hold_up(Crowd { most_rows: 1, ..MIXED }, 12_000);
 }
 
 /// Lets one thread do things in order.
@@ -202,6 +209,12 @@ fn a_latch_that_opens_late_is_found() {
 #[test]
 fn batches_that_became_due_unnoticed_are_found() {
     assert!(found(Fault::FinishIsSilent, MIXED).contains("deadlock"));
+}
+
+#[test]
+fn a_batch_that_is_out_of_patience_as_another_one_ends_is_found() {
+    let scheduler = PctScheduler::new_from_seed(1, 3, 100_000);
+    assert!(found_by(scheduler, Fault::FinishIsLate, PAIR).contains("deadlock"));
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub enum Fault {
     LateStore,
     /// Whoever has run a batch does not tell the router what became due meanwhile.
     FinishIsSilent,
+    /// Whoever has run a batch knows the time only from before it took the lock.
+    FinishIsLate,
     /// Whoever leaves does not tell the router that nobody is waited for any more.
     LeaveIsSilent,
     /// The router does not wake those who wait for a baton that was lost.
