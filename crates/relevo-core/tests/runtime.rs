@@ -13,18 +13,14 @@ use std::{
     time::Duration,
 };
 
-use common::{Linear, act, agent};
+use common::{Linear, act, agent, column, floats, flushed, observe, outcome};
 use proptest::prelude::*;
 use relevo_core::{
     Error,
     policy::HeadKind,
-    runtime::{
-        ActOptions, ActorGroup, Agent, AgentConfig, Batching, FinalObservations, Outcome, Recording, Request, Rewards,
-        Values,
-    },
-    spec::DType,
+    runtime::{ActOptions, ActorGroup, Agent, AgentConfig, Batching, FinalObservations, Recording, Request},
     tensor::as_bytes,
-    trajectory::{ColumnSpec, Episode, MemoryLimit},
+    trajectory::MemoryLimit,
 };
 use uuid::Uuid;
 
@@ -37,32 +33,6 @@ fn identity() -> Linear {
 
 fn all(agent: &Agent) -> Arc<ActorGroup> {
     agent.group(&agent.actor_ids().unwrap()).unwrap()
-}
-
-fn outcome<'a>(rewards: &'a [f64], terminated: &'a [u8], truncated: &'a [u8]) -> Outcome<'a> {
-    Outcome {
-        rewards: Rewards::Float64(Values::Each(rewards)),
-        terminated: Values::Each(terminated),
-        truncated: Values::Each(truncated),
-    }
-}
-
-fn observe(group: &Arc<ActorGroup>, outcome: &Outcome<'_>, finals: &FinalObservations) -> Result<(), Error> {
-    if group.try_observe(outcome, finals)? { Ok(()) } else { group.observe(outcome, finals) }
-}
-
-/// The only observation column of a linear model with `width` inputs.
-fn column(width: usize) -> Vec<ColumnSpec> {
-    vec![ColumnSpec { key: String::new(), dtype: DType::Float32, shape: vec![width] }]
-}
-
-fn floats(bytes: &[u8]) -> &[f32] {
-    bytemuck::cast_slice(bytes)
-}
-
-fn flushed(agent: &Agent) -> Vec<Arc<Episode>> {
-    agent.flush(&mut || Ok(())).unwrap();
-    agent.trajectories()
 }
 
 #[test]

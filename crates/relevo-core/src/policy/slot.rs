@@ -201,10 +201,15 @@ impl PolicyVersion {
         self.loaded.contract.observations().map(|input| input.spec.name.clone()).collect()
     }
 
+    /// A new worker.
+    pub(crate) fn worker(&self) -> Result<Worker> {
+        Worker::new(&self.loaded, self.head.wanted())
+    }
+
     /// A worker that its caller keeps.
     pub fn own_worker(self: &Arc<Self>) -> Result<OwnWorker> {
         let warm = self.warm_workers.lock().pop();
-        let worker = warm.map_or_else(|| Worker::new(&self.loaded, self.head.wanted()), Ok)?;
+        let worker = warm.map_or_else(|| self.worker(), Ok)?;
         self.own_workers.fetch_add(1, Ordering::Relaxed);
         Ok(OwnWorker { version: self.clone(), worker })
     }
@@ -212,7 +217,7 @@ impl PolicyVersion {
     /// Makes workers for as many routers as the version before had, and lets each run once.
     fn warm(&self, workers: u64) -> Result<()> {
         for _ in 0..workers {
-            let mut worker = Worker::new(&self.loaded, self.head.wanted())?;
+            let mut worker = self.worker()?;
             self.probe(&mut worker)?;
             self.warm_workers.lock().push(worker);
         }
@@ -236,7 +241,7 @@ impl PolicyVersion {
 
     /// A worker for one caller.
     pub fn checkout(&self) -> Result<PooledWorker<'_>> {
-        self.pool.checkout(|| Worker::new(&self.loaded, self.head.wanted()))
+        self.pool.checkout(|| self.worker())
     }
 }
 

@@ -343,11 +343,9 @@ impl Agent {
         }
         let structure = self.shared.structure.lock();
         let first = self.shared.phase.swap(STOPPED, Ordering::AcqRel) == RUNNING;
-        if first {
-            tracing::info!("the agent shuts down");
-        }
         let recorder = self.shared.recorder();
         if first {
+            tracing::info!("the agent shuts down");
             self.shared.routers.stop(&shut_down());
             for group in self.shared.groups() {
                 // A call that began before the phase changed holds this lock until it has committed its row.

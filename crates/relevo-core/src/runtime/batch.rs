@@ -262,7 +262,7 @@ impl Rows {
         }
     }
 
-    /// The same as [`Rows::infer`]; a panic becomes an error.
+    /// The same as [`Rows::infer`]; a panic becomes an error, and the next pass gets another worker.
     fn infer_caught(
         &mut self,
         slot: &PolicySlot,
@@ -271,17 +271,17 @@ impl Rows {
         seed: u64,
         rows: Range<usize>,
     ) -> Result<()> {
-        catch_unwind(AssertUnwindSafe(|| self.infer(slot, version, worker, seed, rows))).unwrap_or_else(|panic| {
-            self.panicked = true;
-            let text =
-                panic.downcast_ref::<&str>().map(ToString::to_string).or(panic.downcast_ref::<String>().cloned());
-            Err(Error::Inference(format!(
-                "policy `{}` (version {}) panicked: {}; please report this",
-                slot.name(),
-                version.version,
-                text.unwrap_or_else(|| "no message".into())
-            )))
-        })
+        if self.panicked {
+            *worker = caught(slot, version, || version.worker())?;
+        }
+        let mut returned = false;
+        let result = caught(slot, version, || {
+            let result = self.infer(slot, version, worker, seed, rows);
+            returned = true;
+            result
+        });
+        self.panicked = !returned;
+        result
     }
 
     fn infer(
@@ -334,6 +334,19 @@ impl Rows {
         }
         Ok(())
     }
+}
+
+/// Does something with a model; a panic of it becomes an error.
+pub(super) fn caught<T>(slot: &PolicySlot, version: &PolicyVersion, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string).or(panic.downcast_ref::<String>().cloned());
+        Err(Error::Inference(format!(
+            "policy `{}` (version {}) panicked: {}; please report this",
+            slot.name(),
+            version.version,
+            text.unwrap_or_else(|| "no message".into())
+        )))
+    })
 }
 
 impl Answers {

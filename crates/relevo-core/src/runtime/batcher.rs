@@ -9,9 +9,10 @@ use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 
 use super::{
-    batch::{Batch, Row},
+    batch::{Batch, Row, caught},
     handover::{Caller, Handover, Look, NEVER, Turn},
     router::Router,
+    seat::is_expected,
 };
 use crate::{
     error::{Error, Result},
@@ -83,7 +84,7 @@ impl Batcher {
             row.came,
             caller,
             || self.fresh(),
-            |batch| batch.add(row, caller.is_expected()),
+            |batch| batch.add(row, is_expected(caller)),
         )?;
         match turn {
             Turn::Run | Turn::Wait => {}
@@ -138,8 +139,8 @@ impl Batcher {
         let mut answering = Answering { batcher: self, batch, answered: false };
         let started = self.now();
         let version = self.slot.current();
-        let usable = self.with_worker(&version, |worker| batch.infer(&self.slot, &version, worker, self.seed));
-        if let Err(error) = usable {
+        let infer = |worker: &mut Worker| batch.infer(&self.slot, &version, worker, self.seed);
+        if let Err(error) = caught(&self.slot, &version, || self.with_worker(&version, infer)) {
             batch.fail(&error);
         }
         self.count(batch, started);
@@ -262,15 +263,16 @@ impl Drop for Answering<'_> {
                     .into(),
             ));
         }
-        let (mut call_router, now) = (false, self.batcher.now());
+        let mut call_router = false;
         self.batch.finish(|answered| {
-            let (epoch, due) = self.batcher.handover.finish(answered, now);
+            let (epoch, due) = self.batcher.handover.finish(answered, || self.batcher.now());
             call_router = due;
             epoch
         });
         if call_router {
             self.batcher.router.alarm.ring();
         }
+        let now = self.batcher.now();
         if self.batch.latch.open(now) {
             self.batcher.watch(self.batch, now);
         }

@@ -8,7 +8,11 @@
 //! The caller whose row was the last one runs the batch, if it can. The router runs the others: those that ran out of
 //! patience, those of callers that cannot block, and those that were ready while another one ran.
 
-use std::{collections::VecDeque, task::Waker};
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::Waker,
+};
 
 use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Thread, current, park};
 
@@ -57,13 +61,6 @@ pub enum Caller {
     Polls,
     /// As [`Caller::Polls`], in an event loop that calls [`Handover::hurry`] at its next turn.
     Turns,
-}
-
-impl Caller {
-    /// Whether its actor is waited for once it has its answer. Not in an event loop, which hurries its batches.
-    pub(super) fn is_expected(self) -> bool {
-        self != Self::Turns
-    }
 }
 
 /// What a caller does after it has added its row.
@@ -166,12 +163,13 @@ impl<B: Clone> Handover<B> {
     }
 
     /// Tells that a batch has run, and that `answered` of its actors are out now. Gives their epoch, and whether the router
-    /// must look.
-    pub(super) fn finish(&self, answered: usize, now: u64) -> (u64, bool) {
+    /// must look. `now` is asked only here, where the router cannot look: if it has found this batch running after the next
+    /// one's deadline, and gone to sleep, the time is known to be past that.
+    pub(super) fn finish(&self, answered: usize, now: impl FnOnce() -> u64) -> (u64, bool) {
         let mut state = self.state.lock();
         state.running = false;
         state.out += answered;
-        (state.epoch, state.is_due(now))
+        (state.epoch, state.is_due(now()))
     }
 
     /// Tells that an actor whose last answer was of `epoch` will not call again. Gives whether the router must look.
@@ -286,7 +284,12 @@ impl Latch {
         self.open.store(true, Ordering::SeqCst);
         // Those that enter from now on see that it is open. Woken without the lock: a waker may do anything.
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
-        tasks.drain(..).for_each(Waker::wake);
+        for waker in tasks.drain(..) {
+            // One that panics must not keep the others from being woken, nor end the thread that happens to run this.
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::error!("the waker of a task panicked: its answer is there, but the task was not told");
+            }
+        }
         // The allocation serves the next batch.
         *self.tasks.lock() = tasks;
         !self.threads.lock().is_empty()

@@ -166,7 +166,7 @@ impl Router {
             let (now, batches) = (self.now(), self.counters.batches.load(Ordering::Relaxed));
             if seen != batches {
                 // While calls come, an alarm that rings soon anyway need not be set, which would cost each batch a wake-up.
-                next = next.min(now + self.batching.patience());
+                next = next.min(now.saturating_add(self.batching.patience()));
                 seen = batches;
             }
             self.alarm.before_parking(next);

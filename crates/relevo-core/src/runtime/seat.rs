@@ -11,7 +11,10 @@ use std::{
     },
 };
 
-use super::{batcher::Batcher, handover::NEVER};
+use super::{
+    batcher::Batcher,
+    handover::{Caller, NEVER},
+};
 
 thread_local! {
     /// Of the actor that this thread called for last.
@@ -26,6 +29,11 @@ impl Drop for Occupied {
             seat.leave();
         }
     }
+}
+
+/// Whether the actor of such a caller is waited for once it has its answer. Not in an event loop, which hurries its batches.
+pub(super) fn is_expected(caller: Caller) -> bool {
+    caller != Caller::Turns
 }
 
 /// An actor's place at a batcher.

@@ -15,7 +15,7 @@ use super::{
     group::{ActorGroup, GroupState, still_waiting},
     handover::Caller,
     results::ActionResults,
-    seat::Seat,
+    seat::{Seat, is_expected},
     shared::{AgentShared, shut_down},
 };
 use crate::{
@@ -228,7 +228,7 @@ impl Ticket {
         self.group.waiting.store(false, Ordering::Release);
         let GroupState { work: Some(work), lane, .. } = &mut *state else { return Err(unprepared().into()) };
         lane.answered = self.batcher.now();
-        if self.caller.is_expected() {
+        if is_expected(self.caller) {
             self.seat.go_out(batch.epoch());
         }
         let rows = &*batch.rows();
@@ -282,12 +282,12 @@ impl Drop for Ticket {
         if self.batcher.is_elsewhere() {
             return std::mem::forget(batch);
         }
-        if self.runs {
-            // Others wait for it.
+        if self.runs && !batch.latch.is_open() {
+            // Others wait for it. (It is open where running it has just panicked.)
             self.batcher.run(&batch);
             batch.latch.wake(2, self.batcher.now());
         }
-        if self.caller.is_expected()
+        if is_expected(self.caller)
             && let Some(epoch) = batch.abandon()
         {
             self.batcher.leave(epoch);

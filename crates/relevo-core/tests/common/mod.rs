@@ -5,6 +5,7 @@
     unreachable_pub,
     clippy::allow_attributes,
     clippy::float_cmp,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "test code, of which each user uses a part"
 )]
@@ -12,16 +13,19 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use relevo_core::{
     Error, Result,
     policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicySlot, Session},
-    runtime::{Agent, AgentConfig},
+    runtime::{ActorGroup, Agent, AgentConfig, Batching, FinalObservations, Outcome, Rewards, Values},
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
-    trajectory::MemoryLimit,
+    trajectory::{ColumnSpec, Episode, MemoryLimit},
 };
 
 /// `output = observation · weights`, with `weights` of shape (inputs, outputs).
@@ -33,6 +37,51 @@ pub struct Linear {
     weights: Vec<f32>,
     /// An observation that begins with this number makes the forward pass fail.
     pub fails_on: Option<f32>,
+    /// One that makes it panic.
+    pub panics_on: Option<f32>,
+    /// What becomes of new sessions: they are made, they fail, or making them panics.
+    pub sessions: Sessions,
+}
+
+/// What becomes of new sessions, and how many were asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Sessions {
+    fate: Arc<AtomicUsize>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Sessions {
+    pub const WORK: usize = 0;
+    pub const FAIL: usize = 1;
+    pub const PANIC: usize = 2;
+    /// A panic that cannot even be caught without another one.
+    pub const KILL: usize = 3;
+
+    pub fn will(&self, fate: usize) {
+        self.fate.store(fate, Ordering::SeqCst);
+    }
+
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn next(&self) -> Result<()> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        match self.fate.load(Ordering::SeqCst) {
+            Self::WORK => Ok(()),
+            Self::FAIL => Err(Error::Inference("no session was to be had".into())),
+            Self::PANIC => panic!("a session panicked"),
+            _ => std::panic::panic_any(Bomb),
+        }
+    }
+}
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "what was caught went off");
+    }
 }
 
 impl Linear {
@@ -48,6 +97,8 @@ impl Linear {
             facts: ModelFacts::default(),
             weights,
             fails_on: None,
+            panics_on: None,
+            sessions: Sessions::default(),
         }
     }
 
@@ -88,6 +139,7 @@ impl Model for Linear {
     }
 
     fn session(&self) -> Result<Box<dyn Session>> {
+        self.sessions.next()?;
         Ok(Box::new(LinearSession(self.clone())))
     }
 }
@@ -96,11 +148,13 @@ struct LinearSession(Linear);
 
 impl Session for LinearSession {
     fn forward(&mut self, inputs: &[TensorView<'_>], wanted: &[usize], outputs: &mut [Tensor]) -> Result<()> {
-        let Linear { weights, fails_on, .. } = &self.0;
+        let Linear { weights, fails_on, panics_on, .. } = &self.0;
         let rows = inputs[0].shape[0];
         let (width, columns) = (inputs[0].shape[1], weights.len() / inputs[0].shape[1]);
         let observations: &[f32] = bytemuck::cast_slice(inputs[0].bytes);
-        if fails_on.is_some_and(|number| observations.chunks(width).any(|row| row[0] == number)) {
+        let holds = |number: f32| observations.chunks(width).any(|row| row[0] == number);
+        assert!(!panics_on.is_some_and(holds), "the model was told to panic");
+        if fails_on.is_some_and(holds) {
             return Err(Error::Inference("the model was told to fail".into()));
         }
         for (output, _) in outputs.iter_mut().zip(wanted) {
@@ -119,8 +173,14 @@ impl Session for LinearSession {
 
 /// A running agent with `actors` actors in memory mode.
 pub fn agent(policies: Vec<Arc<PolicySlot>>, actors: usize, trajectories: usize) -> Agent {
+    batching_agent(policies, actors, trajectories, Batching::default())
+}
+
+/// The same, with other rules for batches of single calls.
+pub fn batching_agent(policies: Vec<Arc<PolicySlot>>, actors: usize, trajectories: usize, batching: Batching) -> Agent {
     let agent = Agent::new(AgentConfig {
         actor_count: actors,
+        batching,
         memory: MemoryLimit { trajectories, bytes: usize::MAX },
         seed: 7,
         ..AgentConfig::new(policies)
@@ -132,10 +192,36 @@ pub fn agent(policies: Vec<Arc<PolicySlot>>, actors: usize, trajectories: usize)
 
 /// One call of `act`, as a caller without Python makes it.
 pub fn act(
-    group: &Arc<relevo_core::runtime::ActorGroup>,
+    group: &Arc<ActorGroup>,
     observations: &[f32],
     mask: Option<&[u8]>,
     options: &relevo_core::runtime::ActOptions<'_>,
 ) -> Result<Arc<relevo_core::runtime::ActionResults>> {
     group.act(&[bytemuck::cast_slice(observations)], mask, options)
+}
+
+pub fn outcome<'a>(rewards: &'a [f64], terminated: &'a [u8], truncated: &'a [u8]) -> Outcome<'a> {
+    Outcome {
+        rewards: Rewards::Float64(Values::Each(rewards)),
+        terminated: Values::Each(terminated),
+        truncated: Values::Each(truncated),
+    }
+}
+
+pub fn observe(group: &Arc<ActorGroup>, outcome: &Outcome<'_>, finals: &FinalObservations) -> Result<(), Error> {
+    if group.try_observe(outcome, finals)? { Ok(()) } else { group.observe(outcome, finals) }
+}
+
+/// The only observation column of a linear model with `width` inputs.
+pub fn column(width: usize) -> Vec<ColumnSpec> {
+    vec![ColumnSpec { key: String::new(), dtype: DType::Float32, shape: vec![width] }]
+}
+
+pub fn floats(bytes: &[u8]) -> &[f32] {
+    bytemuck::cast_slice(bytes)
+}
+
+pub fn flushed(agent: &Agent) -> Vec<Arc<Episode>> {
+    agent.flush(&mut || Ok(())).unwrap();
+    agent.trajectories()
 }

@@ -1,0 +1,670 @@
+//! Single calls, from threads and from futures, with a linear model whose every number can be worked out by hand.
+
+#![expect(
+    clippy::float_cmp,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "test code; numbers are passed on, not computed"
+)]
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    pin::pin,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::{Thread, current, park_timeout, scope},
+    time::{Duration, Instant},
+};
+
+use common::{Linear, Sessions, act, agent, batching_agent, floats, flushed, observe, outcome};
+use proptest::prelude::*;
+use relevo_core::{
+    Error, Result,
+    policy::HeadKind,
+    runtime::{
+        ActOptions, ActionResults, ActorGroup, Agent, Batching, Caller, FinalObservations, Recording, Request,
+        RouterReport, Ticket,
+    },
+};
+use uuid::Uuid;
+
+const RECORD: ActOptions<'_> = ActOptions { deterministic: None, record: Recording::All };
+
+/// Nobody waits for the clock in a test that ends.
+const FOR_EVER: Batching = Batching { max_batch: 256, max_wait: Duration::MAX };
+
+/// One input, two logits: the action is 0 where the input is above zero, and 1 below.
+fn sign() -> Linear {
+    Linear::new(1, "logits", vec![1.0, -1.0])
+}
+
+/// Single-call handles on all actors.
+fn singles(agent: &Agent) -> Vec<Arc<ActorGroup>> {
+    agent.actor_ids().unwrap().iter().map(|id| agent.group(&[*id]).unwrap()).collect()
+}
+
+fn request(group: &Arc<ActorGroup>, observation: f32) -> Result<Ticket> {
+    let bytes = observation.to_ne_bytes();
+    group.request(&Request { observations: &[&bytes], mask: None, deterministic: None, record: true })
+}
+
+struct Unparks(Thread);
+
+impl Wake for Unparks {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a future, though not for ever.
+fn answer(ticket: Ticket) -> Result<Arc<ActionResults>> {
+    let (waker, started) = (Waker::from(Arc::new(Unparks(current()))), Instant::now());
+    let mut ticket = pin!(ticket);
+    loop {
+        match ticket.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => park_timeout(Duration::from_secs(1)),
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "a call was never answered");
+    }
+}
+
+fn action(result: Result<Arc<ActionResults>>) -> i64 {
+    result.unwrap().actions.values::<i64>()[0]
+}
+
+/// An observation and the action that it is answered with.
+fn puzzle(number: usize) -> (f32, i64) {
+    let sign = if number.is_multiple_of(3) { -1.0 } else { 1.0 };
+    (sign * (number + 1) as f32, i64::from(sign < 0.0))
+}
+
+fn end(group: &Arc<ActorGroup>, reward: f64, ended: bool) {
+    observe(group, &outcome(&[reward], &[u8::from(ended)], &[0]), &FinalObservations::default()).unwrap();
+}
+
+fn end_all(groups: &[Arc<ActorGroup>]) {
+    for group in groups {
+        end(group, 0.0, true);
+    }
+}
+
+fn all_give_zero(tickets: Vec<Ticket>) {
+    for ticket in tickets {
+        assert_eq!(action(answer(ticket)), 0);
+    }
+}
+
+fn router(agent: &Agent) -> RouterReport {
+    agent.stats().unwrap().routers.swap_remove(0)
+}
+
+/// Observations of all recorded steps, actor by actor.
+fn recorded(agent: &Agent) -> HashMap<Uuid, Vec<f32>> {
+    let mut found: HashMap<Uuid, Vec<f32>> = HashMap::new();
+    for episode in flushed(agent) {
+        found.entry(episode.actor_id).or_default().extend(floats(&episode.observations[0]));
+    }
+    found
+}
+
+#[test]
+fn threads_share_batches_and_each_gets_its_own_answer() {
+    let (threads, calls) = (64, 50);
+    let agent = agent(vec![sign().slot("default", Some(HeadKind::Argmax))], threads, usize::MAX);
+    scope(|scope| {
+        for (thread, group) in singles(&agent).into_iter().enumerate() {
+            scope.spawn(move || {
+                for call in 0..calls {
+                    let (observation, expected) = puzzle(thread * calls + call);
+                    assert_eq!(action(act(&group, &[observation], None, &RECORD)), expected);
+                    end(&group, 1.0, call + 1 == calls);
+                }
+            });
+        }
+    });
+    let report = router(&agent);
+    assert_eq!((report.rows, report.failed, report.queue), ((threads * calls) as u64, 0, 0));
+    assert!(report.batches < report.rows, "{} batches", report.batches);
+    let recorded = recorded(&agent);
+    for (thread, id) in agent.actor_ids().unwrap().iter().enumerate() {
+        assert_eq!(recorded[id], (0..calls).map(|call| puzzle(thread * calls + call).0).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn futures_of_one_thread_share_a_batch() {
+    let patient = Batching { max_batch: 256, max_wait: Duration::from_millis(50) };
+    let agent = batching_agent(vec![sign().slot("default", Some(HeadKind::Argmax))], 8, 100, patient);
+    let groups = singles(&agent);
+    for round in 0..50 {
+        let tickets: Vec<_> =
+            groups.iter().enumerate().map(|(at, group)| request(group, puzzle(8 * round + at).0).unwrap()).collect();
+        // Answered in another order than asked.
+        for (at, ticket) in tickets.into_iter().enumerate().rev() {
+            assert_eq!(action(answer(ticket)), puzzle(8 * round + at).1);
+            end(&groups[at], 0.0, round == 49);
+        }
+    }
+    // The first calls find nobody to wait for; from then on the crowd is one batch.
+    let report = router(&agent);
+    assert!((50..60).contains(&report.batches), "{} batches", report.batches);
+    assert!(recorded(&agent).values().all(|steps| steps.len() == 50));
+}
+
+/// Two actors whose last calls shared a batch: each waits for the other's next one.
+fn in_step(batching: Batching) -> (Agent, [Arc<ActorGroup>; 2]) {
+    let agent = batching_agent(vec![sign().slot("default", Some(HeadKind::Argmax))], 2, 100, batching);
+    let pair: [_; 2] = singles(&agent).try_into().unwrap();
+    assert_eq!(action(answer(request(&pair[0], 1.0).unwrap())), 0);
+    let second = request(&pair[1], -1.0).unwrap();
+    assert_eq!(action(answer(request(&pair[0], 2.0).unwrap())), 0);
+    assert_eq!(action(answer(second)), 1);
+    (agent, pair)
+}
+
+#[test]
+fn a_ticket_that_is_dropped_before_its_batch_ran_leaves_no_trace() {
+    let (agent, [left, right]) = in_step(FOR_EVER);
+    let mut cancelled = request(&left, 3.0).unwrap();
+    assert!(matches!(cancelled.finish(), Err(Error::State(_))));
+    let again = request(&left, 4.0);
+    assert!(matches!(again, Err(Error::State(message)) if message.contains("still waits")));
+    drop(cancelled);
+    let waiting = request(&left, 5.0).unwrap();
+    assert_eq!(action(answer(request(&right, -6.0).unwrap())), 1);
+    assert_eq!(action(answer(waiting)), 0);
+    drop(request(&left, 7.0).unwrap());
+    // Nobody waits for the one that cancelled.
+    assert_eq!(action(answer(request(&right, 8.0).unwrap())), 0);
+    assert_eq!(action(act(&right, &[-9.0], None, &RECORD)), 1);
+    end_all(&[left, right]);
+    let (recorded, ids) = (recorded(&agent), agent.actor_ids().unwrap());
+    assert_eq!(recorded[&ids[0]], [1.0, 2.0, 5.0]);
+    assert_eq!(recorded[&ids[1]], [-1.0, -6.0, 8.0, -9.0]);
+}
+
+#[test]
+fn a_ticket_that_is_dropped_after_its_batch_ran_leaves_no_trace() {
+    let (agent, [left, right]) = in_step(FOR_EVER);
+    let cancelled = request(&left, 3.0).unwrap();
+    assert_eq!(action(answer(request(&right, 4.0).unwrap())), 0);
+    drop(cancelled);
+    assert_eq!(action(answer(request(&right, -5.0).unwrap())), 1);
+    let waiting = request(&left, 6.0).unwrap();
+    assert_eq!(action(act(&right, &[7.0], None, &RECORD)), 0);
+    assert_eq!(action(answer(waiting)), 0);
+    end_all(&[left, right]);
+    let (recorded, ids) = (recorded(&agent), agent.actor_ids().unwrap());
+    assert_eq!(recorded[&ids[0]], [1.0, 2.0, 6.0]);
+    assert_eq!(recorded[&ids[1]], [-1.0, 4.0, -5.0, 7.0]);
+}
+
+#[test]
+fn whoever_should_run_a_batch_and_leaves_runs_it_for_the_others() {
+    let (_agent, [left, right]) = in_step(FOR_EVER);
+    let waiting = request(&left, -3.0).unwrap();
+    let bytes = 4.0_f32.to_ne_bytes();
+    let request = Request { observations: &[&bytes], mask: None, deterministic: None, record: true };
+    drop(right.try_begin().unwrap().unwrap().submit(&request, Caller::Blocks).unwrap());
+    assert_eq!(action(answer(waiting)), 1);
+}
+
+#[test]
+fn the_longest_wait_and_none_at_all_are_served() {
+    for max_wait in [Duration::MAX, Duration::ZERO] {
+        let (agent, [left, right]) = in_step(Batching { max_batch: 256, max_wait });
+        for _ in 0..20 {
+            let waiting = request(&left, 1.0).unwrap();
+            assert_eq!(action(act(&right, &[-1.0], None, &RECORD)), 1);
+            assert_eq!(action(answer(waiting)), 0);
+        }
+        assert_eq!(router(&agent).restarts, 0);
+    }
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panicked");
+    }
+}
+
+/// A waker that panics takes neither the thread that runs the batch with it, nor the answers of others.
+#[test]
+fn a_waker_that_panics_harms_nobody_else() {
+    for router_runs in [true, false] {
+        let agent = batching_agent(vec![sign().slot("default", Some(HeadKind::Argmax))], 4, 100, FOR_EVER);
+        let groups = singles(&agent);
+        // From here on, each of the four waits for the three others.
+        let first = answer(request(&groups[0], 1.0).unwrap());
+        assert_eq!(action(first), 0);
+        let waiting: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
+        assert_eq!(action(answer(request(&groups[0], 1.0).unwrap())), 0);
+        all_give_zero(waiting);
+
+        let mut panicking = request(&groups[0], -2.0).unwrap();
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(pin!(&mut panicking).poll(&mut Context::from_waker(&waker)).is_pending());
+        let polled = request(&groups[1], 3.0).unwrap();
+        scope(|scope| {
+            let blocked = scope.spawn(|| act(&groups[2], &[-4.0], None, &RECORD));
+            let polled = scope.spawn(|| answer(polled));
+            while router(&agent).queue < 3 {
+                std::thread::yield_now();
+            }
+            // Time for both to fall asleep.
+            std::thread::sleep(Duration::from_millis(20));
+            let last = if router_runs {
+                answer(request(&groups[3], 5.0).unwrap())
+            } else {
+                act(&groups[3], &[5.0], None, &RECORD)
+            };
+            assert_eq!(action(last), 0);
+            assert_eq!(action(blocked.join().unwrap()), 1);
+            assert_eq!(action(polled.join().unwrap()), 0);
+        });
+        assert_eq!(action(panicking.finish()), 1);
+        let waiting: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
+        assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
+        all_give_zero(waiting);
+        assert_eq!((router(&agent).restarts, router(&agent).failed), (0, 0));
+    }
+}
+
+#[test]
+fn a_model_that_panics_on_a_row_fails_that_row_alone() {
+    let mut model = sign();
+    model.panics_on = Some(13.0);
+    let sessions = model.sessions.clone();
+    let agent = agent(vec![model.slot("default", Some(HeadKind::Argmax))], 8, 100);
+    let groups = singles(&agent);
+    for round in 0..10 {
+        let made = sessions.asked();
+        let panics = |at: usize| at == round % 8;
+        let number = |at: usize| if panics(at) { 13.0 } else { puzzle(at).0 };
+        let tickets: Vec<_> =
+            groups.iter().enumerate().map(|(at, group)| request(group, number(at)).unwrap()).collect();
+        for (at, ticket) in tickets.into_iter().enumerate() {
+            match answer(ticket) {
+                Err(Error::Inference(message)) if panics(at) => {
+                    assert!(message.contains("told to panic") && message.contains("nothing was recorded"), "{message}");
+                    assert!(message.contains(&agent.actor_ids().unwrap()[at].to_string()));
+                }
+                other => {
+                    assert_eq!(action(other), puzzle(at).1);
+                    end(&groups[at], 0.0, true);
+                }
+            }
+        }
+        // The worker that panicked serves no batch more.
+        assert_eq!(action(act(&groups[0], &[1.0], None, &RECORD)), 0);
+        end(&groups[0], 0.0, true);
+        assert!(sessions.asked() > made);
+    }
+    let report = router(&agent);
+    assert_eq!((report.failed, report.restarts), (10, 0));
+    assert!(recorded(&agent).values().flatten().all(|observation| *observation != 13.0));
+}
+
+#[test]
+fn a_model_that_makes_no_session_fails_calls_until_it_does() {
+    for fate in [Sessions::FAIL, Sessions::PANIC] {
+        let model = sign();
+        let sessions = model.sessions.clone();
+        let agent = agent(vec![model.slot("default", Some(HeadKind::Argmax))], 8, 100);
+        let groups = singles(&agent);
+        sessions.will(fate);
+        for _ in 0..5 {
+            let tickets: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
+            let blocked = act(&groups[0], &[1.0], None, &RECORD);
+            for result in tickets.into_iter().map(answer).chain([blocked]) {
+                assert!(matches!(result, Err(Error::Inference(message)) if message.contains("session")));
+            }
+        }
+        sessions.will(Sessions::WORK);
+        let tickets: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
+        assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
+        all_give_zero(tickets);
+        end_all(&groups);
+        assert_eq!((router(&agent).failed, router(&agent).restarts), (40, 0));
+        assert!(recorded(&agent).values().all(|steps| steps.len() == 1));
+    }
+}
+
+#[test]
+fn a_router_that_dies_is_replaced_and_its_callers_are_told() {
+    let model = sign();
+    let sessions = model.sessions.clone();
+    let agent = agent(vec![model.slot("default", Some(HeadKind::Argmax))], 4, 100);
+    let groups = singles(&agent);
+    let told = |result| matches!(result, Err(Error::Inference(message)) if message.contains("ended before its time"));
+    sessions.will(Sessions::KILL);
+    for deaths in 1..5 {
+        let tickets: Vec<_> = groups.iter().map(|group| request(group, 1.0).unwrap()).collect();
+        assert!(tickets.into_iter().map(answer).all(told));
+        let started = Instant::now();
+        while router(&agent).restarts < deaths {
+            assert!(started.elapsed() < Duration::from_secs(10), "{} routers died", router(&agent).restarts);
+            std::thread::yield_now();
+        }
+    }
+    for _ in 0..5 {
+        scope(|scope| {
+            let tickets: Vec<_> = groups[..2].iter().map(|group| request(group, 1.0).unwrap()).collect();
+            // In the same batch, or in one that it runs itself: then the thread dies in the router's place.
+            let blocked = groups[2..].iter().map(|group| scope.spawn(|| act(group, &[1.0], None, &RECORD)));
+            let blocked: Vec<_> = blocked.collect();
+            assert!(tickets.into_iter().map(answer).all(told));
+            assert!(blocked.into_iter().all(|thread| thread.join().map_or(true, told)));
+        });
+    }
+    sessions.will(Sessions::WORK);
+    let tickets: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
+    assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
+    all_give_zero(tickets);
+    agent.shutdown(&mut || Ok(())).unwrap();
+}
+
+#[test]
+fn two_agents_of_one_process_know_nothing_of_each_other() {
+    let swapped = Linear::new(1, "logits", vec![-1.0, 1.0]);
+    let agents = [sign(), swapped].map(|model| agent(vec![model.slot("default", Some(HeadKind::Argmax))], 8, 1_000));
+    scope(|scope| {
+        for (flips, agent) in agents.iter().enumerate() {
+            for (at, group) in singles(agent).into_iter().enumerate() {
+                scope.spawn(move || {
+                    for call in 0..100 {
+                        let (observation, expected) = puzzle(100 * at + call);
+                        let flipped = if flips == 1 { 1 - expected } else { expected };
+                        assert_eq!(action(act(&group, &[observation], None, &RECORD)), flipped);
+                        end(&group, 0.0, call == 99);
+                    }
+                });
+            }
+        }
+    });
+    let [first, second] = agents;
+    first.shutdown(&mut || Ok(())).unwrap();
+    assert_eq!(action(act(&singles(&second)[0], &[1.0], None, &RECORD)), 1);
+    second.shutdown(&mut || Ok(())).unwrap();
+    // Not even how much the other one was asked.
+    assert_eq!([first, second].map(|agent| agent.stats().unwrap().steps_recorded), [800, 801]);
+}
+
+/// With and without a recorder, at once and with callers that would wait for ever.
+#[test]
+fn a_shutdown_amid_traffic_answers_every_caller() {
+    for (trajectories, max_wait) in
+        [(usize::MAX, Duration::from_micros(500)), (usize::MAX, Duration::MAX), (0, Duration::MAX)]
+    {
+        let batching = Batching { max_batch: 64, max_wait };
+        let agent = batching_agent(vec![sign().slot("default", Some(HeadKind::Argmax))], 200, trajectories, batching);
+        let (begin, answered, refused) = (Barrier::new(201), AtomicU64::new(0), AtomicUsize::new(0));
+        scope(|scope| {
+            for (at, group) in singles(&agent).into_iter().enumerate() {
+                let (begin, answered, refused) = (&begin, &answered, &refused);
+                scope.spawn(move || {
+                    begin.wait();
+                    for call in at.. {
+                        let (observation, expected) = puzzle(call);
+                        let result = match at % 2 {
+                            0 => act(&group, &[observation], None, &RECORD),
+                            _ => request(&group, observation).and_then(answer),
+                        };
+                        match result {
+                            Ok(_) => assert_eq!(action(result), expected),
+                            Err(Error::State(message)) => {
+                                assert!(message.contains("shut down"), "{message}");
+                                refused.fetch_add(1, Ordering::Relaxed);
+                                return;
+                            }
+                            Err(other) => panic!("{other}"),
+                        }
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            begin.wait();
+            std::thread::sleep(Duration::from_millis(50));
+            agent.shutdown(&mut || Ok(())).unwrap();
+        });
+        assert_eq!(refused.into_inner(), 200);
+        let stats = agent.stats().unwrap();
+        assert!(stats.routers.is_empty(), "{} routers still run", stats.routers.len());
+        if trajectories > 0 {
+            assert_eq!(stats.steps_recorded, answered.into_inner());
+        }
+    }
+}
+
+/// What a random player does next.
+#[derive(Debug, Clone)]
+enum Move {
+    /// Each of these actors calls for itself, all at once; they are answered in reverse. Some cancel: the first number says
+    /// which. Then those whose bit is in the second number are told what they earned; the third says whose episode ends.
+    Singles(Vec<usize>, [u8; 3]),
+    /// These actors call together. The numbers are as before.
+    Together(Vec<usize>, [u8; 3]),
+    /// These are told what they earned, whatever they did; no episode ends.
+    Tell(Vec<usize>),
+    Flush,
+    Add,
+    Remove(usize),
+    Rename(usize),
+    Assign(usize, bool),
+    Scale(bool),
+    Record(bool),
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let some = || prop::sample::subsequence((0..6_usize).collect::<Vec<_>>(), 1..=6).prop_shuffle();
+    let one = || 0..6_usize;
+    let any_move = prop_oneof![
+        10 => (some(), any::<[u8; 3]>()).prop_map(|(actors, bits)| Move::Singles(actors, bits)),
+        5 => (some(), any::<[u8; 3]>()).prop_map(|(actors, bits)| Move::Together(actors, bits)),
+        3 => some().prop_map(Move::Tell),
+        1 => Just(Move::Flush),
+        1 => Just(Move::Add),
+        1 => one().prop_map(Move::Remove),
+        1 => one().prop_map(Move::Rename),
+        1 => (one(), any::<bool>()).prop_map(|(actor, other)| Move::Assign(actor, other)),
+        1 => any::<bool>().prop_map(Move::Scale),
+        2 => any::<bool>().prop_map(Move::Record),
+    ];
+    prop::collection::vec(any_move, 1..80)
+}
+
+/// An episode as the player knows it.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Played {
+    observations: Vec<f32>,
+    rewards: Vec<Option<f64>>,
+    ended: bool,
+}
+
+/// An actor as the player knows it.
+#[derive(Debug, Default)]
+struct Player {
+    id: Uuid,
+    /// Its policy answers the other way round.
+    flipped: bool,
+    /// The episode that is being recorded, and the id that it began with.
+    open: Option<(Uuid, Played)>,
+    /// Whether the last step was recorded, if it may still be observed.
+    last: Option<bool>,
+    /// Whether its episode is not recorded, because recording was off when it acted.
+    muted: bool,
+    /// Whether it is at home in a handle of its own: a call from elsewhere ends the open step, even if it is cancelled.
+    alone: bool,
+}
+
+impl Player {
+    fn acted(&mut self, observation: f32, recording: bool) {
+        self.muted |= !recording;
+        self.last = Some(!self.muted);
+        if !self.muted {
+            let (_, open) = self.open.get_or_insert_with(|| (self.id, Played::default()));
+            open.observations.push(observation);
+            open.rewards.push(None);
+        }
+    }
+
+    /// Gives the episode that is over with this, if any.
+    fn told(&mut self, reward: f64, ended: bool) -> Option<(Uuid, Played)> {
+        let recorded = self.last.take()?;
+        self.muted &= !ended;
+        if !recorded {
+            // The environment moved on without a record.
+            return self.open.take();
+        }
+        let (_, open) = self.open.as_mut()?;
+        *open.rewards.last_mut()? = Some(reward);
+        open.ended = ended;
+        self.open.take_if(|_| ended)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whoever calls how, and whatever changes between: the answers are those of the actor's policy, and the recorded episodes
+    /// are exactly those that were played.
+    #[test]
+    fn any_interleaving_is_answered_and_recorded_as_it_was_played(moves in moves()) {
+        let model = |weights: [f32; 2]| Linear::new(1, "logits", weights.to_vec());
+        let policies = vec![
+            model([1.0, -1.0]).slot("default", Some(HeadKind::Argmax)),
+            model([-1.0, 1.0]).slot("flipped", Some(HeadKind::Argmax)),
+        ];
+        let batching = Batching { max_batch: 4, max_wait: Duration::from_micros(20) };
+        let agent = batching_agent(policies, 6, 1_000_000, batching);
+        let new = |ids: Vec<Uuid>| ids.into_iter().map(|id| Player { id, ..Player::default() });
+        let mut players: Vec<Player> = new(agent.actor_ids().unwrap()).collect();
+        let mut played: HashMap<Uuid, Vec<Played>> = HashMap::new();
+        let (mut recording, mut clock) = (true, 0.0_f32);
+        let expected = |player: &Player, observation: f32| i64::from((observation < 0.0) != player.flipped);
+        for next in moves {
+            let (singly, actors, [cancels, tells, ends]) = match next {
+                Move::Singles(actors, bits) => (true, actors, bits),
+                Move::Together(actors, bits) => (false, actors, bits),
+                other => {
+                    match other {
+                        Move::Tell(actors) => {
+                            let chosen: Vec<usize> = actors.into_iter().filter(|at| *at < players.len()).collect();
+                            let ids: Vec<Uuid> = chosen.iter().map(|at| players[*at].id).collect();
+                            let (rewards, no) = (vec![f64::from(clock); ids.len()], vec![0; ids.len()]);
+                            agent.observe(&ids, &outcome(&rewards, &no, &no), &FinalObservations::default()).unwrap();
+                            for at in chosen {
+                                if let Some((id, over)) = players[at].told(f64::from(clock), false) {
+                                    played.entry(id).or_default().push(over);
+                                }
+                            }
+                        }
+                        Move::Flush => agent.flush(&mut || Ok(())).unwrap(),
+                        Move::Add => players.extend(new(agent.add_actors(1, None).unwrap())),
+                        Move::Remove(at) if at < players.len() && players.len() > 1 => {
+                            let player = players.remove(at);
+                            agent.remove_actor(player.id).unwrap();
+                            if let Some((id, over)) = player.open {
+                                played.entry(id).or_default().push(over);
+                            }
+                        }
+                        Move::Rename(at) if at < players.len() => {
+                            let id = Uuid::new_v4();
+                            agent.rename_actor(players[at].id, id).unwrap();
+                            (players[at].id, players[at].alone) = (id, false);
+                        }
+                        Move::Assign(at, flipped) if at < players.len() => {
+                            agent.assign(&[players[at].id], if flipped { "flipped" } else { "default" }).unwrap();
+                            (players[at].flipped, players[at].alone) = (flipped, false);
+                        }
+                        Move::Scale(up) if up && agent.routers() < 4 => drop(agent.scale_routers(1).unwrap()),
+                        Move::Scale(_) if agent.routers() > 1 => drop(agent.scale_routers(-1).unwrap()),
+                        Move::Record(on) => {
+                            agent.set_recording(on).unwrap();
+                            recording = on;
+                        }
+                        _ => {}
+                    }
+                    continue;
+                }
+            };
+            let chosen: Vec<usize> = actors.into_iter().filter(|at| *at < players.len()).collect();
+            if chosen.is_empty() {
+                continue;
+            }
+            let observations: Vec<f32> = chosen.iter().map(|at| {
+                clock += 1.0;
+                if (at + clock as usize).is_multiple_of(2) { clock } else { -clock }
+            }).collect();
+            let mut acted = Vec::new();
+            if singly {
+                let groups: Vec<_> = chosen.iter().map(|at| agent.group(&[players[*at].id]).unwrap()).collect();
+                for at in &chosen {
+                    if !std::mem::replace(&mut players[*at].alone, true) {
+                        players[*at].last = None;
+                    }
+                }
+                let tickets = groups.iter().zip(&observations).map(|(group, observation)| request(group, *observation).unwrap());
+                for (row, ticket) in tickets.enumerate().collect::<Vec<_>>().into_iter().rev() {
+                    if cancels & (1 << row) != 0 && cancels & 128 != 0 {
+                        drop(ticket);
+                        continue;
+                    }
+                    prop_assert_eq!(action(answer(ticket)), expected(&players[chosen[row]], observations[row]));
+                    acted.push(row);
+                }
+            } else {
+                let ids: Vec<Uuid> = chosen.iter().map(|at| players[*at].id).collect();
+                let results = act(&agent.group(&ids).unwrap(), &observations, None, &RECORD).unwrap();
+                for (row, at) in chosen.iter().enumerate() {
+                    players[*at].alone = chosen.len() == 1;
+                    prop_assert_eq!(results.actions.values::<i64>()[row], expected(&players[*at], observations[row]));
+                    acted.push(row);
+                }
+            }
+            for row in acted {
+                let (player, reward, ended) = (&mut players[chosen[row]], f64::from(observations[row]) * 0.5, ends & (1 << row) != 0);
+                player.acted(observations[row], recording);
+                if tells & (1 << row) != 0 {
+                    let told = outcome(std::slice::from_ref(&reward), if ended { &[1] } else { &[0] }, &[0]);
+                    if singly {
+                        observe(&agent.group(&[player.id]).unwrap(), &told, &FinalObservations::default()).unwrap();
+                    } else {
+                        agent.observe(&[player.id], &told, &FinalObservations::default()).unwrap();
+                    }
+                    if let Some((id, over)) = player.told(reward, ended) {
+                        played.entry(id).or_default().push(over);
+                    }
+                }
+            }
+        }
+        agent.shutdown(&mut || Ok(())).unwrap();
+        for (id, over) in players.into_iter().filter_map(|player| player.open) {
+            played.entry(id).or_default().push(over);
+        }
+        let mut recorded: HashMap<Uuid, Vec<(u64, Played)>> = HashMap::new();
+        for episode in agent.trajectories() {
+            let known = |row: usize| episode.reward_known.as_ref().is_none_or(|known| known[row] != 0);
+            let rewards = episode.rewards.typed_data::<f64>().iter().enumerate();
+            recorded.entry(episode.actor_id).or_default().push((episode.number, Played {
+                observations: floats(&episode.observations[0]).to_vec(),
+                rewards: rewards.map(|(row, reward)| known(row).then_some(*reward)).collect(),
+                ended: episode.terminated,
+            }));
+        }
+        let in_order = |mut episodes: Vec<(u64, Played)>| {
+            episodes.sort_by_key(|(number, _)| *number);
+            episodes.into_iter().map(|(_, played)| played).collect::<Vec<_>>()
+        };
+        let recorded: HashMap<_, _> = recorded.into_iter().map(|(id, episodes)| (id, in_order(episodes))).collect();
+        prop_assert_eq!(recorded, played);
+    }
+}
