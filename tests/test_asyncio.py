@@ -432,6 +432,30 @@ def test_a_failed_call_leaves_no_garbage(policy: Path) -> None:
     assert not [reference for reference in alive if reference() is not None]
 
 
+def test_tasks_that_call_again_at_once_do_not_starve_the_loop(policy: Path, run: Run) -> None:
+    # Full batches run on the router's thread while the loop's makes the next calls, so there always is one that has ended.
+    with builder(policy, 600).max_batch(32).build() as agent:
+        handles = [agent.actors([actor]) for actor in agent.get_actor_ids()]
+
+        async def main() -> float:
+            running = True
+
+            async def work(handle: relevo.Actors) -> None:
+                while running:
+                    await handle.act_async(one_hot(1))
+
+            tasks = [asyncio.create_task(work(handle)) for handle in handles]
+            begin = time.monotonic()
+            for _ in range(10):
+                await asyncio.sleep(0.02)
+            late = time.monotonic() - begin
+            running = False
+            await asyncio.gather(*tasks)
+            return late
+
+        assert run(main()) < 5
+
+
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
     """Warnings of what asyncio collects are errors, so it must happen within the test."""

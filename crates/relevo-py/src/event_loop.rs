@@ -123,24 +123,23 @@ impl EventLoop {
         event_loop.call_method(how, (what,), Some(&options)).map(drop)
     }
 
-    /// Completes the calls of passes that have ended.
+    /// Completes the calls of passes that have ended. Those that end meanwhile have to wait for the loop's next turn: tasks that
+    /// call again at once would otherwise keep it from everything else.
     fn complete_ready(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
-        loop {
-            let ready = {
-                let mut calls = this.calls.lock();
-                let at = calls.passes.iter().position(|shared| shared.pass.is_ready());
-                at.map(|at| calls.passes.swap_remove(at))
-            };
-            let Some(shared) = ready else { return Ok(()) };
+        let ready: Vec<_> = this.calls.lock().passes.extract_if(.., |shared| shared.pass.is_ready()).collect();
+        let mut ready = ready.into_iter();
+        while let Some(shared) = ready.next() {
             if let Err(error) = complete(py, shared) {
                 // It ends the loop. Should that run again, it finds the rest.
+                this.calls.lock().passes.extend(ready);
                 if let Some(running) = this.upgrade(py) {
                     this.call(py, &running, "call_soon", slf.getattr("woken")?)?;
                 }
                 return Err(error);
             }
         }
+        Ok(())
     }
 
     /// Runs a callback of a task's, as the loop would.
