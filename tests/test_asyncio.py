@@ -433,7 +433,7 @@ def test_a_failed_call_leaves_no_garbage(policy: Path) -> None:
 
 
 def test_tasks_that_call_again_at_once_do_not_starve_the_loop(policy: Path, run: Run) -> None:
-    # Full batches run on the router's thread while the loop's makes the next calls, so there always is one that has ended.
+    # Full batches run on the router's thread while the loop's makes the next calls: there always is one that has ended.
     with builder(policy, 600).max_batch(32).build() as agent:
         handles = [agent.actors([actor]) for actor in agent.get_actor_ids()]
 

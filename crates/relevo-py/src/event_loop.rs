@@ -42,6 +42,9 @@ pub(crate) struct EventLoop {
     running: PyOnceLock<Py<PyWeakrefReference>>,
     /// What our callbacks run in: not a task's context, because they enter those.
     context: Py<PyAny>,
+    /// Whether the loop is going to look at the passes that have ended. It is told once until it does: if each pass had it look,
+    /// tasks that call again at once would keep it from everything else.
+    told: AtomicBool,
     /// Touched only with the interpreter lock held, and never while Python code runs.
     calls: Mutex<Calls>,
 }
@@ -64,7 +67,10 @@ impl EventLoop {
     fn new<'py>(running: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
         let py = running.py();
         let context = py.import("contextvars")?.call_method0("Context")?.unbind();
-        let fresh = Bound::new(py, Self { running: PyOnceLock::new(), context, calls: Mutex::default() })?;
+        let fresh = Bound::new(
+            py,
+            Self { running: PyOnceLock::new(), context, told: AtomicBool::new(false), calls: Mutex::default() },
+        )?;
         let weak = PyWeakrefReference::new_with(running, fresh.getattr("gone")?)?;
         // It was made just now, so there is none yet.
         drop(fresh.get().running.set(py, weak.unbind()));
@@ -123,8 +129,7 @@ impl EventLoop {
         event_loop.call_method(how, (what,), Some(&options)).map(drop)
     }
 
-    /// Completes the calls of passes that have ended. Those that end meanwhile have to wait for the loop's next turn: tasks that
-    /// call again at once would otherwise keep it from everything else.
+    /// Completes the calls of passes that have ended. Those that end meanwhile have to wait for the loop's next turn.
     fn complete_ready(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
         let ready: Vec<_> = this.calls.lock().passes.extract_if(.., |shared| shared.pass.is_ready()).collect();
@@ -192,6 +197,7 @@ impl EventLoop {
 
     /// Called by the loop when a pass has ended that another thread ran.
     fn woken(slf: &Bound<'_, Self>) -> PyResult<()> {
+        slf.get().told.store(false, Ordering::SeqCst);
         Self::complete_ready(slf)
     }
 
@@ -247,7 +253,8 @@ impl Notice {
 
 impl Wake for Notice {
     fn wake(self: Arc<Self>) {
-        if !self.loop_is_here.load(Ordering::SeqCst) {
+        // `woken` takes `told` back before it looks, so a pass that ends then is either seen or told.
+        if !self.loop_is_here.load(Ordering::SeqCst) && !self.event_loop.get().told.swap(true, Ordering::SeqCst) {
             tell(self);
         }
     }
@@ -287,9 +294,11 @@ fn tell_now(notice: &Notice) {
     Python::try_attach(|py| {
         let event_loop = notice.event_loop.bind(py);
         let woken = event_loop.getattr("woken");
-        if let (Some(running), Ok(woken)) = (event_loop.get().upgrade(py), woken) {
+        if let (Some(running), Ok(woken)) = (event_loop.get().upgrade(py), woken)
+            && event_loop.get().call(py, &running, "call_soon_threadsafe", woken).is_err()
+        {
             // A loop that is closed has nobody left to tell.
-            drop(event_loop.get().call(py, &running, "call_soon_threadsafe", woken));
+            event_loop.get().told.store(false, Ordering::SeqCst);
         }
     });
 }
