@@ -385,6 +385,7 @@ def test_recording_is_paused_and_resumed_at_the_next_action(policy: Path) -> Non
     [
         ("max_wait must be at least 0", lambda: relevo.AgentBuilder().max_wait(-0.1)),
         ("max_wait must be at least 0", lambda: relevo.AgentBuilder().max_wait(float("nan"))),
+        ("max_wait must be at least 0", lambda: relevo.AgentBuilder().max_wait("1")),  # type: ignore[arg-type]
         ("max_batch must be at least 1", lambda: relevo.AgentBuilder().max_batch(0)),
         ("on_error must be", lambda: relevo.AgentBuilder().on_error("ignore")),  # type: ignore[arg-type]
     ],

@@ -116,8 +116,8 @@ class AgentBuilder:
 
         A batch goes sooner when it is full, and when every actor that is calling is in it. 0 waits for nobody.
         """
-        if not 0 <= seconds < math.inf:
-            msg = f"max_wait must be at least 0 seconds, and finite, but is {seconds}"
+        if not isinstance(cast("object", seconds), (int, float)) or not 0 <= seconds < math.inf:
+            msg = f"max_wait must be at least 0 seconds, and finite, but is {seconds!r}"
             raise ConfigError(msg)
         self._max_wait = float(seconds)
         return self

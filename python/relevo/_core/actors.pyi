@@ -80,7 +80,7 @@ class Actors:
         several actors acts in a thread of the loop's executor.
 
         What is given is as good as an `asyncio.Future`: `wait_for`, `gather` and `shield` take it. Cancelled, it frees
-        the actor for its next call, and nothing is recorded.
+        the actor for its next call, and nothing is recorded. Only the call of several actors goes on in its thread.
 
         Raises:
             RuntimeError: no loop is running in this thread.
