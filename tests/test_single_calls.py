@@ -217,6 +217,20 @@ def test_an_actor_that_is_removed_while_it_waits_gets_an_error(policy: Path) -> 
         assert agent.get_actor_ids() == ids[:1]
 
 
+def test_nobody_waits_for_an_actor_that_was_removed_while_it_waited(policy: Path) -> None:
+    with builder(policy, 3).max_wait(LONG).build() as agent:
+        first, second, third = agent.get_actor_ids()
+        with waiting(agent, [first, second], one_hot(3)) as calls:
+            agent.remove_actor(second)
+            agent.actors([first]).act(one_hot(0))
+            with pytest.raises(relevo.ActorNotFoundError):
+                calls[0].result(timeout=LONG)
+            # The thread of the second one is still there.
+            begin = time.monotonic()
+            assert agent.actors([third]).act(one_hot(1)).action.tolist() == [1]
+            assert time.monotonic() - begin < LONG / 2
+
+
 def test_nobody_waits_for_an_actor_that_was_removed(policy: Path) -> None:
     with builder(policy, 2).max_wait(LONG).build() as agent:
         ids = agent.get_actor_ids()

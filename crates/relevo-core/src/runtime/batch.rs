@@ -60,6 +60,15 @@ pub(super) struct Row<'a> {
     pub(super) came: u64,
 }
 
+/// What answers a batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Policy<'a> {
+    pub(super) slot: &'a PolicySlot,
+    pub(super) version: &'a PolicyVersion,
+    /// The run's seed.
+    pub(super) seed: u64,
+}
+
 /// The rows of a batch, and after its run their answers.
 #[derive(Debug)]
 pub(super) struct Rows {
@@ -161,8 +170,8 @@ impl Batch {
         self.rows.read()
     }
 
-    /// Tells that the caller of an expected row does not wait for its answer any more. Gives the epoch since which its actor counts as out, if
-    /// it does already.
+    /// Tells that the caller of an expected row does not wait for its answer any more. Gives the epoch since which its actor
+    /// counts as out, if it does already.
     pub(super) fn abandon(&self) -> Option<u64> {
         let mut tally = self.tally.lock();
         tally.abandoned += 1;
@@ -174,16 +183,17 @@ impl Batch {
         self.callers.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Works out the answers with a worker of `version`, which must not be used again where `false` is given.
-    pub(super) fn infer(&self, slot: &PolicySlot, version: &PolicyVersion, worker: &mut Worker, seed: u64) -> bool {
+    /// Works out the answers with a worker of the policy's, which must not be used again where `false` is given.
+    pub(super) fn infer(&self, policy: &Policy<'_>, worker: &mut Worker) -> bool {
         let rows = &mut *self.rows.write();
-        rows.infer_all(slot, version, worker, seed);
+        rows.infer_all(policy, worker);
         !rows.panicked
     }
 
     /// Answers all rows with an error.
     pub(super) fn fail(&self, error: &Error) {
         let rows = &mut *self.rows.write();
+        // It may have failed half-way.
         rows.policy_failed = false;
         rows.failures.clear();
         rows.failures.resize(rows.streams.len(), Some(error.clone()));
@@ -205,6 +215,7 @@ impl Rows {
         self.deterministic.clear();
         self.came = 0;
         self.panicked = false;
+        self.policy_failed = false;
         self.failures.clear();
         self.outputs.clear();
     }
@@ -242,14 +253,14 @@ impl Rows {
         Some(outputs.iter().map(|(name, tensor)| (name.clone(), tensor.copy())).collect())
     }
 
-    fn infer_all(&mut self, slot: &PolicySlot, version: &PolicyVersion, worker: &mut Worker, seed: u64) {
+    fn infer_all(&mut self, policy: &Policy<'_>, worker: &mut Worker) {
         let rows = self.streams.len();
-        self.version = version.version;
+        self.version = policy.version.version;
         self.answers.resize(&self.schema, rows);
-        if slot.keeps_outputs() {
+        if policy.slot.keeps_outputs() {
             self.outputs.resize_with(rows, || None);
         }
-        let Err(error) = self.infer_caught(slot, version, worker, seed, 0..rows) else { return };
+        let Err(error) = self.infer_caught(policy, worker, 0..rows) else { return };
         self.policy_failed = true;
         self.failures.resize(rows, None);
         if rows == 1 {
@@ -258,25 +269,18 @@ impl Rows {
         }
         // One row spoils a pass for all: alone, each of the others gets its answer.
         for row in 0..rows {
-            self.failures[row] = self.infer_caught(slot, version, worker, seed, row..row + 1).err();
+            self.failures[row] = self.infer_caught(policy, worker, row..row + 1).err();
         }
     }
 
     /// The same as [`Rows::infer`]; a panic becomes an error, and the next pass gets another worker.
-    fn infer_caught(
-        &mut self,
-        slot: &PolicySlot,
-        version: &PolicyVersion,
-        worker: &mut Worker,
-        seed: u64,
-        rows: Range<usize>,
-    ) -> Result<()> {
+    fn infer_caught(&mut self, policy: &Policy<'_>, worker: &mut Worker, rows: Range<usize>) -> Result<()> {
         if self.panicked {
-            *worker = caught(slot, version, || version.worker())?;
+            *worker = policy.caught(|| policy.version.worker())?;
         }
         let mut returned = false;
-        let result = caught(slot, version, || {
-            let result = self.infer(slot, version, worker, seed, rows);
+        let result = policy.caught(|| {
+            let result = self.infer(policy, worker, rows);
             returned = true;
             result
         });
@@ -284,14 +288,8 @@ impl Rows {
         result
     }
 
-    fn infer(
-        &mut self,
-        slot: &PolicySlot,
-        version: &PolicyVersion,
-        worker: &mut Worker,
-        seed: u64,
-        rows: Range<usize>,
-    ) -> Result<()> {
+    fn infer(&mut self, policy: &Policy<'_>, worker: &mut Worker, rows: Range<usize>) -> Result<()> {
+        let Policy { slot, version, seed } = *policy;
         let scaled = |size: usize| rows.start * size..rows.end * size;
         let columns = self.schema.observations.iter().zip(&self.observations);
         let observations: SmallVec<[&[u8]; 8]> =
@@ -336,17 +334,20 @@ impl Rows {
     }
 }
 
-/// Does something with a model; a panic of it becomes an error.
-pub(super) fn caught<T>(slot: &PolicySlot, version: &PolicyVersion, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().map(ToString::to_string).or(panic.downcast_ref::<String>().cloned());
-        Err(Error::Inference(format!(
-            "policy `{}` (version {}) panicked: {}; please report this",
-            slot.name(),
-            version.version,
-            text.unwrap_or_else(|| "no message".into())
-        )))
-    })
+impl Policy<'_> {
+    /// Does something with the model; a panic of it becomes an error.
+    pub(super) fn caught<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            let text =
+                panic.downcast_ref::<&str>().map(ToString::to_string).or(panic.downcast_ref::<String>().cloned());
+            Err(Error::Inference(format!(
+                "policy `{}` (version {}) panicked: {}; please report this",
+                self.slot.name(),
+                self.version.version,
+                text.unwrap_or_else(|| "no message".into())
+            )))
+        })
+    }
 }
 
 impl Answers {

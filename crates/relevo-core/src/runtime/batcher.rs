@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 
 use super::{
-    batch::{Batch, Row, caught},
+    batch::{Batch, Policy, Row},
     handover::{Caller, Handover, Look, NEVER, Turn},
     router::Router,
     seat::is_expected,
@@ -139,8 +139,9 @@ impl Batcher {
         let mut answering = Answering { batcher: self, batch, answered: false };
         let started = self.now();
         let version = self.slot.current();
-        let infer = |worker: &mut Worker| batch.infer(&self.slot, &version, worker, self.seed);
-        if let Err(error) = caught(&self.slot, &version, || self.with_worker(&version, infer)) {
+        let policy = Policy { slot: &self.slot, version: &version, seed: self.seed };
+        let infer = |worker: &mut Worker| batch.infer(&policy, worker);
+        if let Err(error) = policy.caught(|| self.with_worker(&version, infer)) {
             batch.fail(&error);
         }
         self.count(batch, started);

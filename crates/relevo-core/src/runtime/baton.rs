@@ -22,17 +22,16 @@ pub struct Baton {
 }
 
 impl Baton {
-    /// The baton of a caller that holds `batch`; `soon` says that it usually calls again right away.
-    pub(super) fn new(batcher: Arc<Batcher>, batch: &Arc<Batch>, soon: bool) -> Self {
+    /// The baton of a caller that holds `batch`, where others sleep; `soon` says that it usually calls again right away.
+    pub(super) fn new(batcher: &Arc<Batcher>, batch: &Arc<Batch>, soon: bool) -> Option<Self> {
+        batch.latch.sleeps_since()?;
         batch.join();
-        Self { batcher, batch: Some(batch.clone()), soon }
+        Some(Self { batcher: batcher.clone(), batch: Some(batch.clone()), soon })
     }
 
     /// Keeps it until this thread's next call, if that is likely to come soon.
     pub fn keep(self) {
-        // Where nobody sleeps, it would only keep the policy alive.
-        let sleeps = self.batch.as_ref().is_some_and(|batch| batch.latch.sleeps_since().is_some());
-        if self.soon && sleeps {
+        if self.soon {
             // One that was kept before is passed on. A thread that is ending keeps none.
             drop(KEPT.try_with(|kept| kept.replace(Some(self))));
         }

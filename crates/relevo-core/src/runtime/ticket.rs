@@ -111,17 +111,17 @@ impl Lane {
 }
 
 impl ActCall<'_> {
-    /// Sends the call of a group of one actor into a batch with others. `caller` says how it will
-    /// wait.
+    /// Sends the call of a group of one actor into a batch with others. `caller` says how it will wait.
     ///
     /// # Errors
     /// [`Error::Contract`] for an observation with NaN, [`Error::State`] where the agent stops, or the handle has several
     /// actors.
-    pub fn submit(mut self, request: &Request<'_>, caller: Caller) -> Result<Ticket> {
-        if self.group.is_waiting() {
-            return Err(still_waiting(&self.group.actors[0]));
+    pub fn submit(self, request: &Request<'_>, caller: Caller) -> Result<Ticket> {
+        let ActCall { group, agent, mut guard, .. } = self;
+        if group.is_waiting() {
+            return Err(still_waiting(&group.actors[0]));
         }
-        let GroupState { work: Some(work), lane, .. } = &mut *self.guard else { return Err(unprepared()) };
+        let GroupState { work: Some(work), lane, .. } = &mut *guard else { return Err(unprepared()) };
         let ([policy], [stream]) = (&work.policies[..], &work.streams[..]) else { return Err(unprepared()) };
         for (column, bytes) in work.layout.schema().observations.iter().zip(request.observations) {
             if let Some(element) = first_nan(bytes, column.dtype) {
@@ -129,7 +129,7 @@ impl ActCall<'_> {
             }
         }
         let (batcher, seat, came, Entry { batch, row, runs }) = loop {
-            let (batcher, seat) = lane.at(&self.agent, &self.group.actors[0], policy)?;
+            let (batcher, seat) = lane.at(&agent, &group.actors[0], policy)?;
             let came = batcher.now();
             let row = Row {
                 observations: request.observations,
@@ -147,10 +147,10 @@ impl ActCall<'_> {
             // The router was taken away since; where the agent stops, there is no other one.
             lane.at = None;
         };
-        self.group.waiting.store(true, Ordering::Release);
+        group.waiting.store(true, Ordering::Release);
         Ok(Ticket {
-            group: self.group.clone(),
-            agent: self.agent.clone(),
+            group: group.clone(),
+            agent,
             batcher,
             seat,
             batch: Some(batch),
@@ -182,9 +182,9 @@ impl Ticket {
     /// The same for threads that need a lock when they go on, as that of the Python interpreter: they are woken one after the
     /// other. The baton is for the caller to keep or drop once it has the lock.
     pub fn wait_in_turn(mut self) -> (Result<Arc<ActionResults>>, Option<Baton>) {
-        let baton = self.batch.as_ref().map(|batch| {
+        let baton = self.batch.as_ref().and_then(|batch| {
             self.await_answer(batch);
-            Baton::new(self.batcher.clone(), batch, self.soon)
+            Baton::new(&self.batcher, batch, self.soon)
         });
         (self.finish(), baton)
     }
@@ -233,7 +233,8 @@ impl Ticket {
         }
         let rows = &*batch.rows();
         if actor.is_removed() {
-            lane.leave();
+            // Its lane was left when it was removed, while this call waited.
+            self.seat.leave();
             return Err(Error::ActorNotFound {
                 id: actor.id(),
                 hint: "it was removed while its call waited, and nothing was recorded".into(),
@@ -285,7 +286,7 @@ impl Drop for Ticket {
         if self.runs && !batch.latch.is_open() {
             // Others wait for it. (It is open where running it has just panicked.)
             self.batcher.run(&batch);
-            batch.latch.wake(2, self.batcher.now());
+            batch.latch.wake(BATONS, self.batcher.now());
         }
         if is_expected(self.caller)
             && let Some(epoch) = batch.abandon()
