@@ -14,18 +14,12 @@ from typing import Any
 
 import models
 import numpy as np
-import numpy.typing as npt
 import pytest
+from agents import LONG, builder, one_hot
 
 import relevo
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-LONG = 60.0
-
-
-def builder(policy: Path, actors: int, head: str = "argmax") -> relevo.AgentBuilder:
-    return relevo.AgentBuilder().default_model(policy, head=head).actor_count(actors).seed(7)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -44,10 +38,6 @@ def run(request: pytest.FixtureRequest) -> Run:
 def slow_policy(tmp_path: Path) -> Path:
     """A policy whose pass is too long for the loop's thread: a router runs it."""
     return models.slow(tmp_path / "slow.onnx")
-
-
-def one_hot(choice: int, width: int = 4) -> npt.NDArray[np.float32]:
-    return np.eye(width, dtype=np.float32)[[choice]]
 
 
 def router(agent: relevo.Agent) -> dict[str, Any]:

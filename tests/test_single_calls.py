@@ -18,24 +18,14 @@ import models
 import numpy as np
 import numpy.typing as npt
 import pytest
+from agents import LONG, builder, one_hot
 
 import relevo
-
-LONG = 60.0
-"""Longer than any test: what waits for it hangs."""
-
-
-def builder(policy: Path, actors: int, head: str = "argmax") -> relevo.AgentBuilder:
-    return relevo.AgentBuilder().default_model(policy, head=head).actor_count(actors).seed(7)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
     return models.linear(tmp_path / "policy.onnx", np.eye(4))
-
-
-def one_hot(choice: int) -> npt.NDArray[np.float32]:
-    return np.eye(4, dtype=np.float32)[[choice]]
 
 
 def in_threads(work: Callable[[int], None], count: int) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,12 @@ from gymnasium import spaces
 
 FAULTS = ("none", "SIGKILL", "SIGSEGV", "exit", "raise", "hang", "slow")
 """Actions of `Faulty`."""
+
+ENVS = 5
+WORKERS = 2
+"""Workers 0 and 1 have 2 and 3 of 5 environments."""
+CALM = np.zeros(ENVS, np.int64)
+"""No fault in any environment."""
 
 
 class Varied(gym.Env[Any, Any]):
@@ -155,3 +162,34 @@ def other_in_a_worker(what: str) -> gym.Env[Any, Any]:
         return Image()
     Faulty().be(what)
     return Faulty()
+
+
+def environment() -> dict[str, str]:
+    """The variables of a program that imports `worlds`."""
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def action(row: int, fault: str) -> np.ndarray[Any, Any]:
+    """No fault but one, in one environment."""
+    actions = CALM.copy()
+    actions[row] = FAULTS.index(fault)
+    return actions
+
+
+def assert_same(came: Any, expected: Any, at: str = "") -> None:
+    """The same values, types and shapes, as deep as they go."""
+    assert type(came) is type(expected), at
+    if isinstance(expected, dict):
+        assert came.keys() == expected.keys(), at
+        for name, value in expected.items():
+            assert_same(came[name], value, f"{at}[{name!r}]")
+    elif isinstance(expected, tuple) or (isinstance(expected, np.ndarray) and expected.dtype == np.object_):
+        assert len(came) == len(expected), at
+        for index, value in enumerate(expected):
+            assert_same(came[index], value, f"{at}[{index}]")
+    elif isinstance(expected, np.ndarray):
+        assert came.dtype == expected.dtype, at
+        np.testing.assert_array_equal(came, expected, at)
+    else:
+        assert came == expected, at

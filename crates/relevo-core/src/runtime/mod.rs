@@ -22,6 +22,7 @@ mod results;
 mod router;
 mod routers;
 mod seat;
+mod segment;
 mod shared;
 mod stats;
 mod sync;

@@ -13,16 +13,23 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context, Poll, Wake, Waker},
+    thread::{Thread, current, park_timeout},
+    time::{Duration, Instant},
 };
 
 use relevo_core::{
     Error, Result,
     policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicySlot, Session},
-    runtime::{ActorGroup, Agent, AgentConfig, Batching, FinalObservations, Outcome, Rewards, Values},
+    runtime::{
+        ActionResults, ActorGroup, Agent, AgentConfig, Batching, FinalObservations, Outcome, Request, Rewards, Ticket,
+        Values,
+    },
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
     trajectory::{ColumnSpec, Episode, MemoryLimit},
@@ -224,4 +231,36 @@ pub fn floats(bytes: &[u8]) -> &[f32] {
 pub fn flushed(agent: &Agent) -> Vec<Arc<Episode>> {
     agent.flush(&mut || Ok(())).unwrap();
     agent.trajectories()
+}
+
+/// A single call for one observation of one number.
+pub fn request(group: &Arc<ActorGroup>, observation: f32) -> Result<Ticket> {
+    let bytes = observation.to_ne_bytes();
+    group.request(&Request { observations: &[&bytes], mask: None, deterministic: None, record: true })
+}
+
+struct Unparks(Thread);
+
+impl Wake for Unparks {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a future, though not for ever.
+pub fn answer(ticket: Ticket) -> Result<Arc<ActionResults>> {
+    let (waker, started) = (Waker::from(Arc::new(Unparks(current()))), Instant::now());
+    let mut ticket = pin!(ticket);
+    loop {
+        match ticket.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => park_timeout(Duration::from_secs(1)),
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "a call was never answered");
+    }
+}
+
+/// The discrete action of a single call.
+pub fn action(result: Result<Arc<ActionResults>>) -> i64 {
+    result.unwrap().actions.values::<i64>()[0]
 }

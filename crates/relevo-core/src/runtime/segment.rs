@@ -1,0 +1,124 @@
+//! One forward pass of a vectorised call: the actors of one policy, which lie side by side in the block, and the head on what
+//! the model gives for them.
+
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use super::{batch::NamedTensors, group::Work};
+use crate::{
+    error::{Error, Result},
+    policy::{HeadError, HeadRequest, HeadRows, PooledWorker},
+    trajectory::StepSchema,
+};
+
+impl Work {
+    /// One forward pass for the actors of one policy, and its head.
+    pub(super) fn run_segment(
+        &mut self,
+        index: usize,
+        row: usize,
+        masked: bool,
+        seed: u64,
+        deterministic: Option<bool>,
+        keep_outputs: bool,
+    ) -> Result<Option<NamedTensors>, Failure> {
+        let segment = &self.layout.segments[index];
+        let (slot, version) = (&self.policies[index], self.policies[index].current());
+        let mut worker = version.checkout()?;
+        let started = Instant::now();
+        let rows = segment.until - segment.from;
+        let first = self.block.cells(row).start;
+        let cells = first + segment.from..first + segment.until;
+        let scaled = |size: usize| cells.start * size..cells.end * size;
+
+        let schema = &segment.schema;
+        let observations: SmallVec<[&[u8]; 8]> = schema
+            .observations
+            .iter()
+            .zip(&self.block.observations)
+            .map(|(column, buffer)| &buffer.as_slice()[scaled(column.row_bytes())])
+            .collect();
+        let mask = masked.then(|| &self.block.masks[scaled(self.layout.mask.unwrap_or(0))]);
+        let mut result = worker.forward(rows, &observations, mask).map_err(|error| {
+            let text =
+                format!("policy `{}` (version {}) failed on a batch of {rows}: {error}", slot.name(), version.version);
+            match culprit(&mut worker, schema, rows, &observations, mask) {
+                None => Error::Inference(text).into(),
+                Some(row) => {
+                    let column = segment.from + row;
+                    let (actor, row) = (self.layout.actors[column].id, self.caller_row(column));
+                    let error = Error::Inference(format!("{text}; alone, it fails for actor {actor} (row {row})"));
+                    Failure { error, column: Some(column) }
+                }
+            }
+        });
+        if result.is_ok() {
+            let (outputs, scratch) = worker.outputs_and_scratch();
+            let request = HeadRequest {
+                seed,
+                streams: &self.streams[segment.from..segment.until],
+                deterministic,
+                mask: mask.filter(|_| version.head.choices() == self.layout.mask),
+            };
+            let targets = HeadRows {
+                actions: &mut self.block.actions.as_slice_mut()[scaled(schema.action.row_bytes())],
+                log_probs: schema.log_prob.then(|| &mut self.block.log_probs[cells.clone()]),
+                values: schema.value.then(|| &mut self.block.values[cells.clone()]),
+            };
+            result = version.head.run(outputs, &request, targets, scratch).map_err(|error| match error {
+                HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", slot.name())).into(),
+                HeadError::Row { row, what } => {
+                    let column = segment.from + row;
+                    let error = Error::Inference(format!(
+                        "policy `{}` (version {}) {what} actor {} (row {}); nothing was recorded for this call",
+                        slot.name(),
+                        version.version,
+                        self.layout.actors[column].id,
+                        self.caller_row(column)
+                    ));
+                    Failure { error, column: Some(column) }
+                }
+            });
+        }
+        slot.count(rows, started.elapsed(), result.is_err());
+        result?;
+        let segments = self.layout.segments.len();
+        self.block.versions[row * segments + index] = version.version;
+        Ok(keep_outputs.then(|| {
+            let named = version.head.wanted().iter().zip(worker.outputs());
+            let outputs = &version.loaded.contract.outputs;
+            named.map(|(index, tensor)| (outputs[*index].spec.name.clone(), tensor.copy())).collect()
+        }))
+    }
+}
+
+/// The first row for which a pass fails that is made for it alone.
+fn culprit(
+    worker: &mut PooledWorker<'_>,
+    schema: &StepSchema,
+    rows: usize,
+    observations: &[&[u8]],
+    mask: Option<&[u8]>,
+) -> Option<usize> {
+    (0..rows).find(|row| {
+        let one = |bytes: &'_ [u8], size: usize| row * size..(row * size + size).min(bytes.len());
+        let columns = schema.observations.iter().zip(observations);
+        let observation: SmallVec<[&[u8]; 8]> =
+            columns.map(|(column, bytes)| &bytes[one(bytes, column.row_bytes())]).collect();
+        let mask = mask.map(|mask| &mask[one(mask, mask.len() / rows)]);
+        worker.forward(1, &observation, mask).is_err()
+    })
+}
+
+/// Why a policy has no actions, and which actor it failed for, if that is known.
+pub(super) struct Failure {
+    pub(super) error: Error,
+    pub(super) column: Option<usize>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, column: None }
+    }
+}
