@@ -26,7 +26,7 @@ use common::{
 };
 use relevo_core::{
     Error,
-    policy::HeadKind,
+    policy::{HeadKind, PolicySlot},
     runtime::{
         ActOptions, ActorGroup, Agent, Batching, Caller, FinalObservations, Recording, Request, RouterReport, Ticket,
     },
@@ -412,4 +412,28 @@ fn a_shutdown_amid_traffic_answers_every_caller() {
             assert_eq!(stats.steps_recorded, answered.into_inner());
         }
     }
+}
+
+#[test]
+fn policies_on_different_devices_get_routers_of_their_own() {
+    let slot = |name: &str, device: &str| {
+        let mut loaded = sign().load();
+        loaded.options.device = device.into();
+        Arc::new(PolicySlot::new(name, loaded, Some(HeadKind::Argmax), false).unwrap())
+    };
+    let agent = agent(vec![slot("here", "cpu"), slot("there", "other:0")], 5, 10);
+    agent.scale_routers(1).unwrap();
+    let placed = || {
+        let routers = agent.stats().unwrap().routers.into_iter();
+        routers.map(|router| (router.device, router.index, router.actors, router.rows)).collect::<Vec<_>>()
+    };
+    let at = |device: &str, index, actors, rows| (device.to_string(), index, actors, rows);
+    assert_eq!(placed(), [at("cpu", 0, 3, 0), at("cpu", 1, 2, 0)]);
+    let ids = agent.actor_ids().unwrap();
+    agent.assign(&ids[..2], "there").unwrap();
+    for group in singles(&agent) {
+        assert_eq!(action(act(&group, &[-1.0], None, &RECORD)), 1);
+    }
+    let expected = [at("cpu", 0, 2, 2), at("cpu", 1, 1, 1), at("other:0", 0, 1, 1), at("other:0", 1, 1, 1)];
+    assert_eq!(placed(), expected);
 }
