@@ -19,7 +19,7 @@ use std::{
 
 use relevo_core::{
     error::{Error, Result},
-    policy::{Backend, LoadOptions, LoadedModel, Model},
+    policy::{Backend, LoadOptions, LoadedModel, Model, ModelSource},
 };
 
 /// Loads `.onnx` files through ONNX Runtime.
@@ -50,7 +50,13 @@ impl Backend for OnnxBackend {
         path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
     }
 
-    fn load(&self, path: &Path, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+    fn recognises(&self, bytes: &[u8]) -> bool {
+        // The first field of every ONNX file is the version of its format: tag 1, a number.
+        bytes.first() == Some(&0x08)
+    }
+
+    fn load(&self, source: ModelSource<'_>, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+        let path = source.path;
         if options.device != "cpu" {
             return Err(Error::DeviceUnavailable(format!(
                 "{} was to run on the device `{}`, but only `cpu` is there: ONNX models run on the CPU alone in this version; \
@@ -62,7 +68,7 @@ impl Backend for OnnxBackend {
         if options.threads == 0 {
             return Err(Error::Config("a model runs on 1 thread or more, not 0; leave `threads` at 1".into()));
         }
-        Ok(Arc::new(model::OnnxModel::load(path, options.threads, &self.candidates)?))
+        Ok(Arc::new(model::OnnxModel::load(source, options.threads, &self.candidates)?))
     }
 }
 

@@ -11,7 +11,7 @@ use ort::{environment::Environment, logging::LogLevel, session::builder::GraphOp
 use parking_lot::Mutex;
 use relevo_core::{
     error::{Error, Result},
-    policy::{Model, ModelFacts, Session},
+    policy::{Model, ModelFacts, ModelSource, Session},
     spec::{Dim, TensorSpec},
 };
 use sha2::{Digest, Sha256};
@@ -47,11 +47,15 @@ pub(crate) struct OnnxModel {
 }
 
 impl OnnxModel {
-    /// Reads and checks the file at `path`; ONNX Runtime is looked for in `candidates`.
-    pub(crate) fn load(path: &Path, threads: usize, candidates: &[PathBuf]) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|error| {
-            Error::model_load(path, format!("{error}; check that the path names a readable ONNX file"))
-        })?;
+    /// Reads and checks a file; ONNX Runtime is looked for in `candidates`.
+    pub(crate) fn load(source: ModelSource<'_>, threads: usize, candidates: &[PathBuf]) -> Result<Self> {
+        let path = source.path;
+        let bytes = match source.bytes {
+            Some(bytes) => bytes.to_vec(),
+            None => std::fs::read(path).map_err(|error| {
+                Error::model_load(path, format!("{error}; check that the path names a readable ONNX file"))
+            })?,
+        };
         let declaration = Declaration::read(&bytes).map_err(|reason| Error::model_load(path, reason))?;
         let Declaration { inputs, mut outputs, producer, random_ops } = declaration;
         let sha256 = format!("{:x}", Sha256::digest(&bytes));
@@ -62,7 +66,14 @@ impl OnnxModel {
         }
         let signature = Arc::new(Signature { path: path.into(), inputs, outputs });
         let first = Mutex::new(Some(OnnxSession::new(session, Arc::clone(&signature))?));
-        Ok(Self { signature, facts: ModelFacts { producer, sha256, random_ops }, bytes, threads, environment, first })
+        Ok(Self {
+            signature,
+            facts: ModelFacts { producer, sha256, random_ops, batch: None },
+            bytes,
+            threads,
+            environment,
+            first,
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use common::{
 };
 use relevo_core::{
     error::Error,
-    policy::{Backend, LoadOptions},
+    policy::{Backend, LoadOptions, ModelSource},
     tensor::TensorView,
 };
 use relevo_onnx::OnnxBackend;
@@ -99,7 +99,7 @@ fn what_the_runtime_refuses_is_told_in_its_words() {
 #[test]
 fn other_devices_are_not_there() {
     let options = LoadOptions { device: "cuda:0".into(), ..LoadOptions::default() };
-    match OnnxBackend::new().load(Path::new("policy.onnx"), &options) {
+    match OnnxBackend::new().load(ModelSource { path: Path::new("policy.onnx"), bytes: None }, &options) {
         Err(Error::DeviceUnavailable(text)) => assert!(text.contains("`cuda:0`") && text.contains("`cpu`"), "{text}"),
         other => panic!("{other:?}"),
     }
@@ -108,7 +108,7 @@ fn other_devices_are_not_there() {
 #[test]
 fn no_thread_is_too_few() {
     let options = LoadOptions { threads: 0, ..LoadOptions::default() };
-    match OnnxBackend::new().load(Path::new("policy.onnx"), &options) {
+    match OnnxBackend::new().load(ModelSource { path: Path::new("policy.onnx"), bytes: None }, &options) {
         Err(Error::Config(text)) => assert!(text.contains("1 thread or more"), "{text}"),
         other => panic!("{other:?}"),
     }

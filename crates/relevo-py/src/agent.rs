@@ -211,7 +211,7 @@ impl Agent {
         let model = match model.cast::<ModelModule>() {
             Ok(model) => model.get().clone(),
             Err(_) => {
-                ModelModule::load_from_path(py, model.extract()?, self.threads, self.device.clone(), Some(roles))?
+                ModelModule::load_from_path(py, model.extract()?, self.threads, self.device.clone(), Some(roles), None)?
             }
         };
         detach_and_log(py, || self.runtime.update_model(policy, model.0))
@@ -346,7 +346,7 @@ impl Agent {
             return Ok(model.get().clone());
         }
         let device = device.unwrap_or(&self.device).to_owned();
-        ModelModule::load_from_path(py, model.extract()?, self.threads, device, None)
+        ModelModule::load_from_path(py, model.extract()?, self.threads, device, None, None)
     }
 
     /// Makes `act`'s arguments of RelayRL's, and tells the rewards of the actions before.

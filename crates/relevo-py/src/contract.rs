@@ -41,7 +41,7 @@ impl Contract {
             TensorContract::new(py, &output.spec, &output.row_shape, output.batch_axis, &output.role, &output.reason)
         });
         let (batch, batch_reason) = match &contract.batch {
-            policy::Batch::Dynamic => ("dynamic", "batches of 2 and 3 rows ran".to_owned()),
+            policy::Batch::Dynamic { reason } => ("dynamic", reason.clone()),
             Batch::One { reason } => ("one", format!("{reason}; actors are run row by row")),
         };
         let head = Head::new(None, contract, !facts.random_ops.is_empty(), false).ok();

@@ -24,8 +24,8 @@ pub(crate) struct ModelModule(pub(crate) LoadedModel);
 impl ModelModule {
     #[staticmethod]
     #[pyo3(
-        signature = (path, *, threads=1, device="cpu".to_owned(), roles=None),
-        text_signature = "(path, *, threads=1, device='cpu', roles=None)"
+        signature = (path, *, threads=1, device="cpu".to_owned(), roles=None, shapes=None),
+        text_signature = "(path, *, threads=1, device='cpu', roles=None, shapes=None)"
     )]
     pub(crate) fn load_from_path(
         py: Python<'_>,
@@ -33,11 +33,32 @@ impl ModelModule {
         threads: usize,
         device: String,
         roles: Option<BTreeMap<String, String>>,
+        shapes: Option<BTreeMap<String, Vec<usize>>>,
     ) -> PyResult<Self> {
         let backends = backends(py)?;
-        let options = LoadOptions { threads, device };
+        let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
         let roles = roles.unwrap_or_default();
         detach_and_log(py, || LoadedModel::load(&path, backends, &options, &roles)).map(Self)
+    }
+
+    #[staticmethod]
+    #[pyo3(
+        signature = (bytes, *, name="bytes".to_owned(), threads=1, device="cpu".to_owned(), roles=None, shapes=None),
+        text_signature = "(bytes, *, name='bytes', threads=1, device='cpu', roles=None, shapes=None)"
+    )]
+    fn load_from_bytes(
+        py: Python<'_>,
+        bytes: &[u8],
+        name: String,
+        threads: usize,
+        device: String,
+        roles: Option<BTreeMap<String, String>>,
+        shapes: Option<BTreeMap<String, Vec<usize>>>,
+    ) -> PyResult<Self> {
+        let backends = backends(py)?;
+        let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
+        let roles = roles.unwrap_or_default();
+        detach_and_log(py, || LoadedModel::load_bytes(&name, bytes, backends, &options, &roles)).map(Self)
     }
 
     #[getter]

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +18,7 @@ class ModelModule:
         threads: int = 1,
         device: str = "cpu",
         roles: Mapping[str, str] | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> ModelModule:
         """Loads `path` and infers its contract.
 
@@ -26,9 +27,33 @@ class ModelModule:
             threads: threads that one forward pass may use; 1 is right when many actors share the machine.
             device: where it runs.
             roles: overrides what inputs and outputs are taken for, by name.
+            shapes: the shape of one row of inputs, by name, where the file does not declare it.
 
         Raises:
             ModelLoadError: the file, or the library that runs it, cannot be loaded.
+            DeviceUnavailableError: the device is not usable here.
+            ConfigError: a role or a name in `roles` is not known.
+        """
+
+    @staticmethod
+    def load_from_bytes(
+        bytes: bytes,
+        *,
+        name: str = "bytes",
+        threads: int = 1,
+        device: str = "cpu",
+        roles: Mapping[str, str] | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> ModelModule:
+        """Loads a model that is in memory: the bytes of an exported file. Its format is told by how they begin.
+
+        Args:
+            bytes: what the file would hold. Weights kept in files beside an ONNX file are not found.
+            name: what errors and `path` call it.
+            threads, device, roles, shapes: as for `load_from_path`.
+
+        Raises:
+            ModelLoadError: the bytes, or the library that runs them, cannot be loaded.
             DeviceUnavailableError: the device is not usable here.
             ConfigError: a role or a name in `roles` is not known.
         """

@@ -1,7 +1,8 @@
 //! What the engine asks of a model backend. ONNX Runtime is one; others join by implementing the same three traits.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
+use super::contract::Batch;
 use crate::{
     error::Result,
     spec::TensorSpec,
@@ -15,11 +16,13 @@ pub struct LoadOptions {
     pub threads: usize,
     /// `"cpu"`, `"cuda:0"`, `"mps"`.
     pub device: String,
+    /// Shape of one row of inputs, by name, for files that do not declare it and whose shape no probing forward pass finds.
+    pub shapes: BTreeMap<String, Vec<usize>>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { threads: 1, device: "cpu".into() }
+        Self { threads: 1, device: "cpu".into(), shapes: BTreeMap::new() }
     }
 }
 
@@ -31,11 +34,23 @@ pub trait Backend: Send + Sync {
     /// Whether this backend is meant to load the file at `path`, judged by its name.
     fn accepts(&self, path: &Path) -> bool;
 
-    /// Loads the file; what is wrong with it is told by [`Error::ModelLoad`](crate::Error::ModelLoad).
-    fn load(&self, path: &Path, options: &LoadOptions) -> Result<Arc<dyn Model>>;
+    /// Whether these bytes look like a file of this format, judged by how they begin.
+    fn recognises(&self, bytes: &[u8]) -> bool;
+
+    /// Loads the model; what is wrong with it is told by [`Error::ModelLoad`](crate::Error::ModelLoad).
+    fn load(&self, source: ModelSource<'_>, options: &LoadOptions) -> Result<Arc<dyn Model>>;
 }
 
-/// What a file says of itself beside its inputs and outputs.
+/// Where a model's bytes come from.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelSource<'a> {
+    /// The file, or for a model in memory the name that messages call it by.
+    pub path: &'a Path,
+    /// The file's bytes, where they are in memory already. Otherwise they are read from `path`.
+    pub bytes: Option<&'a [u8]>,
+}
+
+/// What a file says of itself beside its inputs and outputs, and what loading found out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelFacts {
     /// The tool that wrote it, with its version.
@@ -44,6 +59,19 @@ pub struct ModelFacts {
     pub sha256: String,
     /// Operators inside that draw random numbers.
     pub random_ops: Vec<String>,
+    /// How many rows a forward pass takes, where the backend knows more of it than the declared shapes say.
+    pub batch: Option<Batch>,
+}
+
+/// An input and the output that hands out its value for the next step, where the backend knows of such a pair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateLink {
+    /// Position among the inputs.
+    pub input: usize,
+    /// Position among the outputs.
+    pub output: usize,
+    /// The bytes of one row at the start of an episode; empty for zeros.
+    pub initial: Vec<u8>,
 }
 
 /// A loaded model: weights that many sessions share.
@@ -59,6 +87,11 @@ pub trait Model: fmt::Debug + Send + Sync {
 
     /// What else the file says.
     fn facts(&self) -> &ModelFacts;
+
+    /// States that the model hands on from step to step, where they are known without looking at names.
+    fn states(&self) -> &[StateLink] {
+        &[]
+    }
 
     /// A new session on the shared weights.
     fn session(&self) -> Result<Box<dyn Session>>;

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
-    backend::{Model, Session},
+    backend::{Model, Session, StateLink},
     convention::{self, InputRole, OutputRole},
 };
 use crate::{
@@ -17,7 +17,10 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Batch {
     /// Any number of rows.
-    Dynamic,
+    Dynamic {
+        /// How that showed.
+        reason: String,
+    },
     /// One row: a batch is run row by row.
     One {
         /// How that showed.
@@ -98,6 +101,8 @@ pub struct Contract {
     pub batch: Batch,
     /// Whether the model has memory: a state input on which its outputs depend.
     pub recurrent: bool,
+    /// The states that it hands on from step to step; empty where it has no memory.
+    pub states: Vec<StateLink>,
 }
 
 impl Contract {
@@ -127,9 +132,9 @@ impl Contract {
         }
         let mut probe = Probe { path, model, session, inputs: &inputs };
         let (batch, shapes) = probe.batch()?;
-        let recurrent = probe.recurrent(matches!(batch, Batch::Dynamic))?;
+        let recurrent = probe.recurrent(matches!(batch, Batch::Dynamic { .. }))?;
         let outputs = output_contracts(model.outputs(), &shapes, roles)?;
-        Ok(Self { inputs, outputs, batch, recurrent })
+        Ok(Self { inputs, outputs, batch, recurrent, states: model.states().to_vec() })
     }
 
     /// The observation inputs, in the file's order.
@@ -258,6 +263,9 @@ impl Probe<'_> {
 
     /// Finds out whether a batch may be larger than 1, and the shape of every output.
     fn batch(&mut self) -> Result<(Batch, Vec<OutputShape>)> {
+        if let Some(Batch::One { reason }) = &self.model.facts().batch {
+            return self.single(reason.clone());
+        }
         let fixed = self.inputs.iter().find_map(|input| match input.spec.shape[input.batch_axis] {
             Dim::Fixed(size) => Some((input.spec.name.clone(), size)),
             Dim::Dynamic(_) => None,
@@ -276,7 +284,11 @@ impl Probe<'_> {
             None => {}
         }
         match (self.run(2, 0.0), self.run(3, 0.0)) {
-            (Ok(two), Ok(three)) => Ok((Batch::Dynamic, compare_shapes(&two, &three))),
+            (Ok(two), Ok(three)) => {
+                let known = self.model.facts().batch.clone();
+                let seen = || Batch::Dynamic { reason: "batches of 2 and 3 rows ran".into() };
+                Ok((known.unwrap_or_else(seen), compare_shapes(&two, &three)))
+            }
             (Err(error), _) | (_, Err(error)) => {
                 self.single(format!("the batch axis is declared as dynamic, but a batch of 2 or 3 fails: {error}"))
             }

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Worker, WorkerPool,
-    backend::{Backend, LoadOptions, Model},
+    backend::{Backend, LoadOptions, Model, ModelSource},
     contract::{Batch, Contract},
 };
 use crate::{
@@ -44,12 +44,7 @@ impl LoadedModel {
         options: &LoadOptions,
         roles: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        if !(1..=MOST_THREADS).contains(&options.threads) {
-            return Err(Error::Config(format!(
-                "threads must be between 1 and {MOST_THREADS}, but is {}; 1 is right when many actors share the machine",
-                options.threads
-            )));
-        }
+        check_threads(options)?;
         if !path.exists() {
             return Err(Error::model_load(path, "there is no such file; check the path"));
         }
@@ -62,7 +57,44 @@ impl LoadedModel {
                 format!("its name fits none of the formats that can be loaded ({}): {advice}", formats.join(", ")),
             )
         })?;
-        let model = backend.load(path, options)?;
+        Self::load_with(&**backend, ModelSource { path, bytes: None }, options, roles)
+    }
+
+    /// Loads a model from memory with the first backend that recognises it; messages call it `name`.
+    ///
+    /// # Errors
+    /// As [`LoadedModel::load`].
+    pub fn load_bytes(
+        name: &str,
+        bytes: &[u8],
+        backends: &[Arc<dyn Backend>],
+        options: &LoadOptions,
+        roles: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        check_threads(options)?;
+        let path = Path::new(name);
+        let backend = backends.iter().find(|backend| backend.recognises(bytes)).ok_or_else(|| {
+            let formats: Vec<_> = backends.iter().map(|backend| backend.format()).collect();
+            Error::model_load(
+                path,
+                format!(
+                    "its {} bytes are none of the formats that can be loaded ({}); give the bytes of an exported model",
+                    bytes.len(),
+                    formats.join(", ")
+                ),
+            )
+        })?;
+        Self::load_with(&**backend, ModelSource { path, bytes: Some(bytes) }, options, roles)
+    }
+
+    fn load_with(
+        backend: &dyn Backend,
+        source: ModelSource<'_>,
+        options: &LoadOptions,
+        roles: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let path = source.path;
+        let model = backend.load(source, options)?;
         let mut session = model.session()?;
         let contract = Contract::infer(path, &*model, &mut *session, roles)?;
         tell(path, &*model, &contract, options);
@@ -119,6 +151,16 @@ impl LoadedModel {
         }
         Ok(rows)
     }
+}
+
+fn check_threads(options: &LoadOptions) -> Result<()> {
+    if (1..=MOST_THREADS).contains(&options.threads) {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "threads must be between 1 and {MOST_THREADS}, but is {}; 1 is right when many actors share the machine",
+        options.threads
+    )))
 }
 
 /// Tells of a model that was loaded, and of what a user may not expect of it.

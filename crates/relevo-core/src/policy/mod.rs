@@ -12,7 +12,7 @@ mod sampling;
 mod slot;
 mod worker;
 
-pub use backend::{Backend, LoadOptions, Model, ModelFacts, Session};
+pub use backend::{Backend, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink};
 pub use contract::{Batch, Contract, InputContract, OutputContract};
 pub use convention::{InputRole, OutputRole};
 pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};

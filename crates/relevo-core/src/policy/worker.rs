@@ -60,8 +60,8 @@ impl Worker {
             outputs: wanted.iter().map(|_| empty()).collect(),
             part: match contract.batch {
                 Batch::One { .. } => 1,
-                Batch::Dynamic if contract.rows_come_first() => PART_ROWS,
-                Batch::Dynamic => usize::MAX,
+                Batch::Dynamic { .. } if contract.rows_come_first() => PART_ROWS,
+                Batch::Dynamic { .. } => usize::MAX,
             },
             part_outputs: wanted.iter().map(|_| empty()).collect(),
             scratch: HeadScratch::default(),

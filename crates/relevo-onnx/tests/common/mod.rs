@@ -15,7 +15,7 @@ use std::{
 
 use relevo_core::{
     error::{Error, Result},
-    policy::{Backend, LoadOptions, Model},
+    policy::{Backend, LoadOptions, Model, ModelSource},
     spec::DType,
     tensor::{Tensor, TensorView},
 };
@@ -49,7 +49,7 @@ fn present(here: bool, reason: &str) -> bool {
 
 /// Loads a file for the CPU with one thread.
 pub(crate) fn load(path: &Path) -> Result<Arc<dyn Model>> {
-    OnnxBackend::new().load(path, &LoadOptions::default())
+    OnnxBackend::new().load(ModelSource { path, bytes: None }, &LoadOptions::default())
 }
 
 /// The reason for which loading the file fails.
