@@ -43,12 +43,12 @@ impl ModelModule {
 
     #[staticmethod]
     #[pyo3(
-        signature = (bytes, *, name="bytes".to_owned(), threads=1, device="cpu".to_owned(), roles=None, shapes=None),
-        text_signature = "(bytes, *, name='bytes', threads=1, device='cpu', roles=None, shapes=None)"
+        signature = (data, *, name="bytes".to_owned(), threads=1, device="cpu".to_owned(), roles=None, shapes=None),
+        text_signature = "(data, *, name='bytes', threads=1, device='cpu', roles=None, shapes=None)"
     )]
     fn load_from_bytes(
         py: Python<'_>,
-        bytes: &[u8],
+        data: &[u8],
         name: String,
         threads: usize,
         device: String,
@@ -58,7 +58,7 @@ impl ModelModule {
         let backends = backends(py)?;
         let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
         let roles = roles.unwrap_or_default();
-        detach_and_log(py, || LoadedModel::load_bytes(&name, bytes, backends, &options, &roles)).map(Self)
+        detach_and_log(py, || LoadedModel::load_bytes(&name, data, backends, &options, &roles)).map(Self)
     }
 
     #[getter]

@@ -37,7 +37,7 @@ class ModelModule:
 
     @staticmethod
     def load_from_bytes(
-        bytes: bytes,
+        data: bytes,
         *,
         name: str = "bytes",
         threads: int = 1,
@@ -48,9 +48,12 @@ class ModelModule:
         """Loads a model that is in memory: the bytes of an exported file. Its format is told by how they begin.
 
         Args:
-            bytes: what the file would hold. Weights kept in files beside an ONNX file are not found.
+            data: what the file would hold. Weights kept in files beside an ONNX file are not found.
             name: what errors and `path` call it.
-            threads, device, roles, shapes: as for `load_from_path`.
+            threads: as for `load_from_path`, like the rest.
+            device: where it runs.
+            roles: overrides what inputs and outputs are taken for, by name.
+            shapes: the shape of one row of inputs, by name.
 
         Raises:
             ModelLoadError: the bytes, or the library that runs them, cannot be loaded.
