@@ -116,8 +116,8 @@ def test_contracts_of_real_files(shared: Path) -> None:
         "deterministic_continuous_actions": "deterministic_action",
     }
     assert ball.unused_actions == []
-    # A hybrid policy: its head gives the continuous actions, and says what it leaves out.
-    assert contract("mlagents_gridfood.onnx").unused_actions == ["discrete_actions"]
+    food = contract("mlagents_gridfood.onnx")
+    assert (food.default_head, food.unused_actions) == ("raw (continuous_actions), categorical (discrete_actions)", [])
     lander = contract("godot_3dlander.onnx")
     assert {entry.name: entry.role for entry in lander.inputs} == {"obs": "observation", "state_ins": "state"}
     assert not lander.recurrent

@@ -27,6 +27,7 @@ from relevo.errors import (
     TrajectoryError,
     UnsuitableEnvironmentError,
 )
+from relevo.settings import Bounds, Normalization
 
 open_run = Run.open
 
@@ -37,6 +38,7 @@ __all__ = [
     "Agent",
     "AgentBuilder",
     "AgentStateError",
+    "Bounds",
     "CollectResult",
     "ConfigError",
     "Contract",
@@ -47,6 +49,7 @@ __all__ = [
     "InferenceError",
     "ModelLoadError",
     "ModelModule",
+    "Normalization",
     "RelevoError",
     "Run",
     "TensorContract",

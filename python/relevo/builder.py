@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast, get_args
 from relevo import log
 from relevo._core import Agent, ModelModule
 from relevo.errors import ConfigError
+from relevo.settings import Bounds, Head, Normalization, PolicySettings, by_name
 from relevo.shutdown import shut_down_at_exit
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 OnError: TypeAlias = Literal["raise", "drop_actor"]
-Head: TypeAlias = Literal["argmax", "categorical", "gaussian", "raw"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,12 @@ class _Policy:
     model: ModelModule | str | os.PathLike[str]
     head: Head | None
     roles: Mapping[str, str] | None
+    branches: list[int]
+    bounds: Bounds | None
+    normalization: Normalization | dict[str, Normalization] | None
+
+    def settings(self, model: ModelModule) -> PolicySettings:
+        return PolicySettings(self.head, self.branches, self.bounds, by_name(model, self.normalization))
 
 
 class AgentBuilder:
@@ -57,14 +63,25 @@ class AgentBuilder:
         model: ModelModule | str | os.PathLike[str],
         head: Head | None = None,
         roles: Mapping[str, str] | None = None,
+        *,
+        branches: Sequence[int] | None = None,
+        bounds: Bounds | None = None,
+        normalization: Normalization | Mapping[str, Normalization] | None = None,
     ) -> Self:
         """The model of the policy `default`, which new actors follow.
 
-        `model` is a loaded `ModelModule` or a path. `head` says how actions come from its outputs; without one the
-        model's contract decides. `roles` overrides what an input or output is taken for, by its name:
-        `{"obs": "observation"}`; a model that is loaded already has its roles.
+        Args:
+            model: a loaded `ModelModule` or a path.
+            head: how actions come from its outputs; without one the model's contract decides.
+            roles: overrides what an input or output is taken for, by its name: `{"obs": "observation"}`; a model that
+                is loaded already has its roles.
+            branches: numbers of choices of a multi-discrete action, whose logits lie one behind the other in one
+                output; needed where the file does not say them.
+            bounds: what continuous actions are brought into on their way to the environment.
+            normalization: statistics of the observation, or of several by name, that the model expects to be
+                normalised.
         """
-        return self.policy("default", model, head, roles)
+        return self.policy("default", model, head, roles, branches=branches, bounds=bounds, normalization=normalization)
 
     def policy(
         self,
@@ -72,15 +89,26 @@ class AgentBuilder:
         model: ModelModule | str | os.PathLike[str],
         head: Head | None = None,
         roles: Mapping[str, str] | None = None,
+        *,
+        branches: Sequence[int] | None = None,
+        bounds: Bounds | None = None,
+        normalization: Normalization | Mapping[str, Normalization] | None = None,
     ) -> Self:
-        """A further policy, which actors follow after `agent.assign(ids, name)`. The first one named is the default."""
+        """A further policy, which actors follow after `agent.assign(ids, name)`. The first one named is the default.
+
+        The settings are those of `default_model`.
+        """
         if name in self._policies:
             msg = f"the policy `{name}` was given twice; give each a name of its own"
             raise ConfigError(msg)
         if isinstance(model, ModelModule) and roles is not None:
             msg = "roles were given with a model that is loaded already; give them to ModelModule.load_from_path"
             raise ConfigError(msg)
-        self._policies[name] = _Policy(model, head, roles)
+        sizes = [_at_least("a branch", size, 1) for size in branches or ()]
+        statistics = (
+            normalization if normalization is None or isinstance(normalization, Normalization) else dict(normalization)
+        )
+        self._policies[name] = _Policy(model, head, roles, sizes, bounds, statistics)
         return self
 
     def actor_count(self, count: int) -> Self:
@@ -177,7 +205,8 @@ class AgentBuilder:
             msg = "an agent needs a model; give one by default_model(path)"
             raise ConfigError(msg)
         seed = secrets.randbits(64) if self._seed is None else self._seed
-        policies = [(name, self._load(policy), policy.head) for name, policy in self._policies.items()]
+        loaded = [(name, policy, self._load(policy)) for name, policy in self._policies.items()]
+        policies = [(name, model, policy.settings(model)) for name, policy, model in loaded]
         agent = Agent(
             policies,
             actor_count=self._actor_count,
@@ -192,7 +221,7 @@ class AgentBuilder:
             keep_outputs=self._keep_outputs,
             threads=self._threads,
             device=self._device,
-            description=self._describe(),
+            description=self._describe(loaded),
         )
         log.start()
         shut_down_at_exit(agent)
@@ -204,7 +233,7 @@ class AgentBuilder:
         roles = None if policy.roles is None else dict(policy.roles)
         return ModelModule.load_from_path(policy.model, threads=self._threads, device=self._device, roles=roles)
 
-    def _describe(self) -> str:
+    def _describe(self, loaded: list[tuple[str, _Policy, ModelModule]]) -> str:
         """The resolved configuration, as it goes into `run.json`."""
         return json.dumps(
             {
@@ -220,6 +249,13 @@ class AgentBuilder:
                 "memory_bytes": self._memory_bytes,
                 "heads": {name: policy.head for name, policy in self._policies.items()},
                 "roles": {name: dict(policy.roles or {}) for name, policy in self._policies.items()},
+                "branches": {name: policy.branches for name, policy in self._policies.items()},
+                "bounds": {name: policy.bounds.as_dict() for name, policy in self._policies.items() if policy.bounds},
+                "normalization": {
+                    name: {key: given.as_dict() for key, given in by_name(model, policy.normalization).items()}
+                    for name, policy, model in loaded
+                    if policy.normalization
+                },
             }
         )
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use relevo_core::{
-    policy::{HeadKind, LoadOptions, LoadedModel, PolicySlot},
+    policy::{HeadKind, LoadOptions, LoadedModel, PolicyOptions, PolicySlot},
     runtime::{
         ActOptions, ActionResults, ActorGroup, Agent, AgentConfig, Batching, FinalObservations, OnError, Outcome,
         Recording, Request, Rewards, Values,
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn agent(model: &Path, actor_count: usize, routers: usize) -> Result<Agent, relevo_core::Error> {
     let loaded = LoadedModel::load(model, &[Arc::new(OnnxBackend::new())], &LoadOptions::default(), &BTreeMap::new())?;
     let agent = Agent::new(AgentConfig {
-        policies: vec![Arc::new(PolicySlot::new("default", loaded, Some(HeadKind::Argmax), false)?)],
+        policies: vec![Arc::new(PolicySlot::new("default", loaded, PolicyOptions::with_head(HeadKind::Argmax))?)],
         actor_count,
         routers,
         batching: Batching::default(),
@@ -129,5 +129,5 @@ fn observe(group: &ActorGroup, call: usize) {
 }
 
 fn check(results: &ActionResults, action: usize) {
-    assert_eq!(results.actions.values::<i64>(), [action as i64], "the action must be NumPy's argmax");
+    assert_eq!(results.actions[0].values::<i64>(), [action as i64], "the action must be NumPy's argmax");
 }

@@ -40,7 +40,7 @@ fn a_step_is_recorded_as_it_was_inferred() {
     let agent = agent(vec![identity().slot("default", Some(HeadKind::Argmax))], 2, 10);
     let group = all(&agent);
     let results = act(&group, &[1.0, 2.0, 4.0, 3.0], None, &RECORD).unwrap();
-    assert_eq!(results.actions.values::<i64>(), [1, 0]);
+    assert_eq!(results.actions[0].values::<i64>(), [1, 0]);
     assert_eq!(results.policy_versions, [1, 1]);
     observe(&group, &outcome(&[0.5, -0.5], &[0, 1], &[0, 0]), &FinalObservations::default()).unwrap();
     act(&group, &[5.0, 6.0, 8.0, 7.0], None, &RECORD).unwrap();
@@ -55,7 +55,7 @@ fn a_step_is_recorded_as_it_was_inferred() {
     let first = of(ids[0]);
     assert_eq!((first.len, first.terminated, first.truncated, first.complete), (2, false, true, true));
     assert_eq!(floats(&first.observations[0]), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0]);
-    assert_eq!(first.actions.typed_data::<i64>(), [1, 1]);
+    assert_eq!(first.actions[0].typed_data::<i64>(), [1, 1]);
     assert_eq!(first.rewards.typed_data::<f64>(), [0.5, 1.5]);
     let second = of(ids[1]);
     assert_eq!((second.len, second.terminated, second.has_final_observation), (1, true, false));
@@ -119,7 +119,7 @@ fn a_failed_call_leaves_no_trace() {
         assert!(matches!(infinite, Err(Error::Inference(message)) if message.contains(&id)));
         let left = act(&group, &observations, None, &RECORD).unwrap();
         let right = act(&twin, &observations, None, &RECORD).unwrap();
-        assert_eq!(left.actions.values::<i64>(), right.actions.values::<i64>());
+        assert_eq!(left.actions[0].values::<i64>(), right.actions[0].values::<i64>());
         let ended = [u8::from(step == 19); 2];
         for group in [&group, &twin] {
             observe(group, &outcome(&[1.0, 2.0], &ended, &[0, 0]), &FinalObservations::default()).unwrap();
@@ -154,7 +154,7 @@ fn masked_actions_are_never_taken_and_masks_are_recorded() {
     observe(&group, &outcome(&[0.0; 2], &[0; 2], &[0; 2]), &FinalObservations::default()).unwrap();
     for step in 0..50 {
         let results = act(&group, &[0.0, 9.0, 0.0, 9.0], Some(&[1, 0, 1, 1]), &RECORD).unwrap();
-        assert_eq!(results.actions.values::<i64>()[0], 0);
+        assert_eq!(results.actions[0].values::<i64>()[0], 0);
         assert_eq!(results.log_probs.as_ref().unwrap()[0], 0.0);
         let ended = [u8::from(step == 49); 2];
         observe(&group, &outcome(&[0.0; 2], &ended, &[0; 2]), &FinalObservations::default()).unwrap();
@@ -201,7 +201,7 @@ fn actors_of_several_policies_act_in_one_call_in_the_callers_order() {
     let group = all(&agent);
     let observations: Vec<f32> = (0..5).flat_map(|actor| [0.0, 40.0 + actor as f32]).collect();
     let results = act(&group, &observations, None, &RECORD).unwrap();
-    assert_eq!(results.actions.values::<i64>(), [0, 1, 1, 0, 1]);
+    assert_eq!(results.actions[0].values::<i64>(), [0, 1, 1, 0, 1]);
     let log_probs = results.log_probs.as_ref().unwrap();
     assert_eq!(log_probs.iter().map(|value| value.is_nan()).collect::<Vec<_>>(), [false, true, true, false, true]);
     let rewards = [0.0, 1.0, 2.0, 3.0, 4.0];
@@ -228,7 +228,7 @@ fn the_same_seed_gives_the_same_actions_whoever_shares_the_batch() {
         for step in 0..30 {
             for group in &groups {
                 let observations: Vec<f32> = group.actors.iter().flat_map(|_| [step as f32 * 0.05, 0.4]).collect();
-                actions.extend_from_slice(act(group, &observations, None, &RECORD).unwrap().actions.values::<i64>());
+                actions.extend_from_slice(act(group, &observations, None, &RECORD).unwrap().actions[0].values::<i64>());
                 let rows = group.actors.len();
                 observe(
                     group,
@@ -259,7 +259,7 @@ fn a_model_is_exchanged_between_two_calls_or_not_at_all() {
     let swapped = Linear::new(2, "logits", vec![0.0, 1.0, 1.0, 0.0]).load();
     assert_eq!(agent.update_model("default", swapped).unwrap(), 2);
     let results = act(&group, &[0.0, 1.0], None, &RECORD).unwrap();
-    assert_eq!((results.actions.values::<i64>()[0], results.policy_versions[0]), (0, 2));
+    assert_eq!((results.actions[0].values::<i64>()[0], results.policy_versions[0]), (0, 2));
     observe(&group, &outcome(&[0.0], &[1], &[0]), &nothing).unwrap();
     assert_eq!(flushed(&agent)[0].policy_versions(), [1, 2]);
 }
@@ -337,7 +337,7 @@ fn concurrent_callers_and_updates_never_mix_versions() {
                 let group = agent.group(ids).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     let results = act(&group, &[1.0; 32], None, &RECORD).unwrap();
-                    let actions = results.actions.values::<i64>();
+                    let actions = results.actions[0].values::<i64>();
                     assert!(
                         actions
                             .iter()
@@ -360,7 +360,7 @@ fn concurrent_callers_and_updates_never_mix_versions() {
     let (mut steps, calls) = (0, agent.stats().unwrap().policies[0].rows);
     for episode in agent.trajectories() {
         steps += episode.len as u64;
-        let actions = episode.actions.typed_data::<i64>();
+        let actions = episode.actions[0].typed_data::<i64>();
         assert!(actions.iter().zip(episode.policy_versions()).all(|(action, version)| *action as u64 == version % 2));
     }
     assert_eq!(steps, calls);

@@ -26,7 +26,7 @@ use common::{
 };
 use relevo_core::{
     Error,
-    policy::{HeadKind, PolicySlot},
+    policy::{HeadKind, PolicyOptions, PolicySlot},
     runtime::{
         ActOptions, ActorGroup, Agent, Batching, Caller, FinalObservations, Recording, Request, RouterReport, Ticket,
     },
@@ -419,7 +419,7 @@ fn policies_on_different_devices_get_routers_of_their_own() {
     let slot = |name: &str, device: &str| {
         let mut loaded = sign().load();
         loaded.options.device = device.into();
-        Arc::new(PolicySlot::new(name, loaded, Some(HeadKind::Argmax), false).unwrap())
+        Arc::new(PolicySlot::new(name, loaded, PolicyOptions::with_head(HeadKind::Argmax)).unwrap())
     };
     let agent = agent(vec![slot("here", "cpu"), slot("there", "other:0")], 5, 10);
     agent.scale_routers(1).unwrap();

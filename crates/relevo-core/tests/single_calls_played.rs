@@ -197,7 +197,7 @@ proptest! {
                 let results = act(&agent.group(&ids).unwrap(), &observations, None, &RECORD).unwrap();
                 for (row, at) in chosen.iter().enumerate() {
                     players[*at].alone = chosen.len() == 1;
-                    prop_assert_eq!(results.actions.values::<i64>()[row], expected(&players[*at], observations[row]));
+                    prop_assert_eq!(results.actions[0].values::<i64>()[row], expected(&players[*at], observations[row]));
                     acted.push(row);
                 }
             }

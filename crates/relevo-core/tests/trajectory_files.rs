@@ -47,9 +47,13 @@ fn schema() -> impl Strategy<Value = Arc<StepSchema>> {
         column("").prop_map(|only| vec![only]),
         (column("camera"), column("joint.angles"), column("é")).prop_map(|(a, b, c)| vec![a, b, c]),
     ];
-    (observations, column(""), prop::option::of(1..5_usize), any::<bool>(), any::<bool>()).prop_map(
-        |(observations, action, mask, log_prob, value)| {
-            Arc::new(StepSchema { observations, action, mask, log_prob, value })
+    let actions = prop_oneof![
+        column("").prop_map(|only| vec![only]),
+        (column("move"), column("observation.é")).prop_map(|(a, b)| vec![a, b]),
+    ];
+    (observations, actions, prop::option::of(1..5_usize), any::<bool>(), any::<bool>()).prop_map(
+        |(observations, actions, mask, log_prob, value)| {
+            Arc::new(StepSchema { observations, actions, mask, log_prob, value })
         },
     )
 }
@@ -94,7 +98,12 @@ fn episode(schema: Arc<StepSchema>) -> impl Strategy<Value = Episode> {
         });
         let schema = schema.clone();
         (
-            (any::<u128>(), observations, bytes(schema.action.row_bytes() * len), optional(schema.mask)),
+            (
+                any::<u128>(),
+                observations,
+                schema.actions.iter().map(|column| bytes(column.row_bytes() * len)).collect::<Vec<_>>(),
+                optional(schema.mask),
+            ),
             (bytes(8 * len), known, optional(schema.log_prob.then_some(4)), optional(schema.value.then_some(4))),
             (policies(len), bytes(8 * len)),
         )
@@ -133,7 +142,7 @@ fn plain(number: u64, len: usize) -> Arc<Episode> {
     let column = |dtype, shape: &[usize]| ColumnSpec { key: String::new(), dtype, shape: shape.to_vec() };
     let schema = StepSchema {
         observations: vec![column(DType::Float32, &[2])],
-        action: column(DType::Int64, &[]),
+        actions: vec![column(DType::Int64, &[])],
         mask: Some(3),
         log_prob: true,
         value: true,
@@ -145,7 +154,7 @@ fn plain(number: u64, len: usize) -> Arc<Episode> {
         len,
         observations: vec![Buffer::from_vec(vec![number as f32; 2 * (len + 1)])],
         has_final_observation: true,
-        actions: Buffer::from_vec(vec![number; len]),
+        actions: vec![Buffer::from_vec(vec![number; len])],
         masks: Some(Buffer::from_vec(vec![1_u8; 3 * len])),
         rewards: Buffer::from_vec(vec![1.0_f64; len]),
         reward_known: None,
@@ -397,7 +406,7 @@ fn an_episode_that_contradicts_itself_is_refused_alone() {
         Episode { len: 0, ..good.clone() },
         Episode { len: 3, ..good.clone() },
         Episode { rewards: short(), ..good.clone() },
-        Episode { actions: short(), ..good.clone() },
+        Episode { actions: vec![short()], ..good.clone() },
         Episode { timestamps: short(), ..good.clone() },
         Episode { masks: None, ..good.clone() },
         Episode { values: Some(short()), ..good.clone() },

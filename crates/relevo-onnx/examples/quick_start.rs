@@ -11,7 +11,7 @@
 use std::{error::Error, path::Path, sync::Arc, time::Duration};
 
 use relevo_core::{
-    policy::{HeadKind, PolicySlot},
+    policy::{HeadKind, PolicyOptions, PolicySlot},
     runtime::{ActOptions, ActorGroup, Agent, AgentConfig, Batching, FinalObservations, Outcome, Request, Values},
     tensor::as_bytes,
 };
@@ -34,7 +34,7 @@ fn main() -> Fallible {
 
 /// A policy of the file: the model, and the head that makes actions of its outputs.
 fn policy(path: &Path) -> relevo_core::Result<Arc<PolicySlot>> {
-    PolicySlot::new("default", relevo_onnx::load(path)?, Some(HeadKind::Argmax), false).map(Arc::new)
+    PolicySlot::new("default", relevo_onnx::load(path)?, PolicyOptions::with_head(HeadKind::Argmax)).map(Arc::new)
 }
 
 fn quick_start(path: &Path) -> Fallible {
@@ -47,8 +47,8 @@ fn quick_start(path: &Path) -> Fallible {
     // Request actions: one forward pass for all four.
     let actors = agent.group(&ids)?;
     let batch = actors.act(&[as_bytes(LEANING.as_flattened())], None, &ActOptions::default())?;
-    println!("actions {:?} by version {:?}", batch.actions.values::<i64>(), batch.policy_versions);
-    assert_eq!(batch.actions.values::<i64>(), PUSHES);
+    println!("actions {:?} by version {:?}", batch.actions[0].values::<i64>(), batch.policy_versions);
+    assert_eq!(batch.actions[0].values::<i64>(), PUSHES);
     actors.observe(&Outcome::new(1.0), &FinalObservations::default())?;
 
     // Versions: exchanging a model raises that of each actor that follows the policy.
@@ -72,7 +72,7 @@ fn quick_start(path: &Path) -> Fallible {
     // The renamed actor makes a single call, which runs at once: nobody else is calling.
     let actor = agent.group(&[name])?;
     let batch = actor.act(&[as_bytes(&LEANING[0])], None, &ActOptions::default())?;
-    assert_eq!((batch.actions.values::<i64>(), &batch.policy_versions[..]), (&[1][..], &[2][..]));
+    assert_eq!((batch.actions[0].values::<i64>(), &batch.policy_versions[..]), (&[1][..], &[2][..]));
 
     // Its last action: what it earned, and that the pole fell, so the episode is over.
     let fell = Outcome { terminated: Values::Same(1), ..Outcome::new(1.0) };
@@ -117,7 +117,7 @@ async fn play(actor: Arc<ActorGroup>, row: usize) -> relevo_core::Result<()> {
     for _ in 0..CALLS {
         // The call is made here, and the ticket is a future. (`act` would block the thread on which the other tasks run.)
         let ticket = actor.request(&Request::new(&[as_bytes(&LEANING[row])]))?;
-        assert_eq!(ticket.await?.actions.values::<i64>(), [PUSHES[row]]);
+        assert_eq!(ticket.await?.actions[0].values::<i64>(), [PUSHES[row]]);
         actor.observe(&Outcome::new(1.0), &FinalObservations::default())?;
     }
     Ok(())
@@ -140,7 +140,7 @@ async fn cancelled_call(path: &Path) -> Fallible {
 
     // Together they wait for nobody.
     let (left, right) = tokio::try_join!(request(&first, 0)?, request(&second, 2)?)?;
-    assert_eq!((left.actions.values::<i64>(), right.actions.values::<i64>()), (&[1][..], &[0][..]));
+    assert_eq!((left.actions[0].values::<i64>(), right.actions[0].values::<i64>()), (&[1][..], &[0][..]));
     agent.shutdown(&mut || Ok(()))?;
     let steps: Vec<_> = agent.trajectories().iter().map(|episode| episode.len).collect();
     println!("steps recorded of each: {steps:?}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::{prelude::*, types::PyDict};
 use relevo_core::{runtime::ActionResults, spec::DType};
 
-use crate::array;
+use crate::{array, error};
 
 #[pyclass(frozen, module = "relevo")]
 pub(crate) struct ActionBatch(Arc<ActionResults>);
@@ -20,8 +20,11 @@ impl ActionBatch {
 impl ActionBatch {
     #[getter]
     fn action<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let actions = &slf.get().0.actions;
-        array::view(slf.as_any(), actions.bytes(), actions.dtype(), actions.shape())
+        let ActionResults { actions, action_keys, .. } = &*slf.get().0;
+        let arrays = action_keys.iter().zip(actions).map(|(key, column)| {
+            Ok((key.as_str(), array::view(slf.as_any(), column.bytes(), column.dtype(), column.shape())?))
+        });
+        array::one_or_dict(slf.py(), arrays)
     }
 
     #[getter]
@@ -65,6 +68,12 @@ impl ActionBatch {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let action = Self::action(slf)?;
+        if let Ok(columns) = action.cast::<PyDict>() {
+            return Err(error::contract(&format!(
+                "the policy gives actions of several kinds, which are no one array; take them by key from .action: {}",
+                columns.keys()
+            )));
+        }
         if dtype.is_none() && copy != Some(true) {
             return Ok(action);
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use pyo3::{
     prelude::*,
-    types::{PyBool, PyTuple},
+    types::{PyBool, PyDict, PyTuple},
 };
 use relevo_core::{
     runtime::{ActCall, ActOptions, ActorGroup, Caller, Recording, Request, Ticket},
@@ -49,18 +49,18 @@ impl Actors {
     }
 
     #[getter]
-    fn action_dtype(&self) -> &'static str {
-        self.group.actors[0].policy().current().head.action().dtype.name()
+    fn action_columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let columns = PyDict::new(py);
+        for column in self.group.actors[0].policy().current().head.actions() {
+            let name = if column.key.is_empty() { "action" } else { &column.key };
+            columns.set_item(name, (column.dtype.name(), PyTuple::new(py, &column.shape)?))?;
+        }
+        Ok(columns)
     }
 
     #[getter]
-    fn action_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.group.actors[0].policy().current().head.action().shape)
-    }
-
-    #[getter]
-    fn choices(&self) -> Option<usize> {
-        self.group.actors[0].policy().current().head.choices()
+    fn branches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.group.actors[0].policy().current().head.branches())
     }
 
     fn __len__(&self) -> usize {

@@ -14,7 +14,7 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use relevo_core::{
-    policy::{HeadKind, LoadedModel, PolicySlot},
+    policy::{LoadedModel, PolicyOptions, PolicySlot},
     runtime::{self, AgentConfig, Batching, OnError, RouterReport},
     trajectory::MemoryLimit,
 };
@@ -29,6 +29,7 @@ use crate::{
     error::{self, to_python},
     model::ModelModule,
     outcome::OutcomeArguments,
+    policy_settings::PolicySettings,
 };
 
 #[pyclass(frozen, weakref, module = "relevo")]
@@ -41,8 +42,8 @@ pub(crate) struct Agent {
     own_models: AtomicU64,
 }
 
-/// A policy as the builder describes it: its name, model and head.
-type PolicyArgument = (String, ModelModule, Option<String>);
+/// A policy as the builder describes it: its name, its model and what it does with that.
+type PolicyArgument = (String, ModelModule, PolicySettings);
 
 #[pymethods]
 impl Agent {
@@ -81,7 +82,7 @@ impl Agent {
         let agent = detach_and_log(py, || {
             let policies = policies
                 .into_iter()
-                .map(|(name, model, head)| slot(&name, model.0, head.as_deref(), keep_outputs))
+                .map(|(name, model, settings)| slot(&name, model.0, settings.options(keep_outputs)?))
                 .collect::<relevo_core::Result<_>>()?;
             runtime::Agent::new(AgentConfig {
                 policies,
@@ -187,7 +188,8 @@ impl Agent {
         let model = self.load(py, model, device)?;
         let name = format!("model-{}", self.own_models.fetch_add(1, Ordering::Relaxed) + 1);
         detach_and_log(py, || {
-            let policy = slot(&name, model.0, head, self.keep_outputs)?;
+            let settings = PolicySettings { head: head.map(str::to_owned), ..PolicySettings::default() };
+            let policy = slot(&name, model.0, settings.options(self.keep_outputs)?)?;
             self.runtime.add_actors_with_model(count, policy)
         })
     }
@@ -414,14 +416,8 @@ fn describe_router<'py>(py: Python<'py>, router: &RouterReport) -> PyResult<Boun
     Ok(entry)
 }
 
-fn slot(
-    name: &str,
-    model: LoadedModel,
-    head: Option<&str>,
-    keep_outputs: bool,
-) -> relevo_core::Result<Arc<PolicySlot>> {
-    let head = head.map(str::parse::<HeadKind>).transpose()?;
-    PolicySlot::new(name, model, head, keep_outputs).map(Arc::new)
+fn slot(name: &str, model: LoadedModel, options: PolicyOptions) -> relevo_core::Result<Arc<PolicySlot>> {
+    PolicySlot::new(name, model, options).map(Arc::new)
 }
 
 /// RelayRL's habit: one observation for many actors is the observation of each.

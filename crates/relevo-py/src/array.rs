@@ -9,7 +9,11 @@ use numpy::{
     Element, IxDyn, PyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
     ndarray::ArrayView,
 };
-use pyo3::{prelude::*, sync::PyOnceLock, types::PyString};
+use pyo3::{
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyDict, PyString},
+};
 use relevo_core::spec::{DType, shape_text};
 
 use crate::error::contract;
@@ -191,4 +195,22 @@ fn view_of<'py, T: Element + bytemuck::AnyBitPattern>(
     // SAFETY: `owner` becomes the array's base, and the caller promises that it keeps the bytes alive and unmoved.
     let array: Bound<'py, PyArrayDyn<T>> = unsafe { PyArray::borrow_from_array(&array, owner.clone()) };
     Ok(array.into_any())
+}
+
+/// The only array, or a dict of several by key.
+pub(crate) fn one_or_dict<'py, 'a>(
+    py: Python<'py>,
+    mut arrays: impl ExactSizeIterator<Item = PyResult<(&'a str, Bound<'py, PyAny>)>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if arrays.len() == 1
+        && let Some(only) = arrays.next()
+    {
+        return only.map(|(_, array)| array);
+    }
+    let dict = PyDict::new(py);
+    for entry in arrays {
+        let (key, array) = entry?;
+        dict.set_item(key, array)?;
+    }
+    Ok(dict.into_any())
 }

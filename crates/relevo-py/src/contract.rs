@@ -2,7 +2,7 @@
 
 use pyo3::{prelude::*, types::PyTuple};
 use relevo_core::{
-    policy::{self, Batch, Head, LoadedModel},
+    policy::{self, Batch, Head, LoadedModel, PolicyOptions},
     spec::{Dim, TensorSpec},
 };
 
@@ -15,6 +15,7 @@ pub(crate) struct Contract {
     recurrent: bool,
     random_ops: Vec<String>,
     default_head: Option<String>,
+    branches: Py<PyTuple>,
     unused_actions: Vec<String>,
     producer: String,
 }
@@ -44,7 +45,7 @@ impl Contract {
             policy::Batch::Dynamic { reason } => ("dynamic", reason.clone()),
             Batch::One { reason } => ("one", format!("{reason}; actors are run row by row")),
         };
-        let head = Head::new(None, contract, !facts.random_ops.is_empty(), false).ok();
+        let head = Head::new(&PolicyOptions::default(), contract, !facts.random_ops.is_empty()).ok();
         Ok(Self {
             inputs: inputs.collect::<PyResult<_>>()?,
             outputs: outputs.collect::<PyResult<_>>()?,
@@ -53,7 +54,12 @@ impl Contract {
             recurrent: contract.recurrent,
             random_ops: facts.random_ops.clone(),
             unused_actions: head.as_ref().map(|head| head.unused_actions(contract)).unwrap_or_default(),
-            default_head: head.map(|head| head.kind().to_string()),
+            branches: PyTuple::new(
+                py,
+                head.as_ref().map(Head::branches).filter(|branches| !branches.is_empty()).unwrap_or(&contract.branches),
+            )?
+            .unbind(),
+            default_head: head.map(|head| head.describe()),
             producer: facts.producer.clone(),
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_buffer::Buffer;
-use pyo3::{prelude::*, types::PyDict};
+use pyo3::prelude::*;
 use relevo_core::{spec::DType, trajectory};
 use uuid::Uuid;
 
@@ -35,29 +35,22 @@ impl Episode {
         let episode = &slf.get().0;
         let rows = episode.len + usize::from(episode.has_final_observation);
         let columns = episode.schema.observations.iter().zip(&episode.observations);
-        let mut arrays = columns.map(|(column, buffer)| {
+        let arrays = columns.map(|(column, buffer)| {
             let shape: Vec<usize> = std::iter::once(rows).chain(column.shape.iter().copied()).collect();
-            Ok((&column.key, array::shared_view(slf.as_any(), buffer, column.dtype, &shape)?))
+            Ok((column.key.as_str(), array::shared_view(slf.as_any(), buffer, column.dtype, &shape)?))
         });
-        if episode.schema.observations.len() == 1
-            && let Some(only) = arrays.next()
-        {
-            return only.map(|(_, array)| array);
-        }
-        let dict = PyDict::new(slf.py());
-        for entry in arrays {
-            let (key, array): (&String, _) = entry?;
-            dict.set_item(key, array)?;
-        }
-        Ok(dict.into_any())
+        array::one_or_dict(slf.py(), arrays)
     }
 
     #[getter]
     fn actions<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let episode = &slf.get().0;
-        let column = &episode.schema.action;
-        let shape: Vec<usize> = std::iter::once(episode.len).chain(column.shape.iter().copied()).collect();
-        array::shared_view(slf.as_any(), &episode.actions, column.dtype, &shape)
+        let columns = episode.schema.actions.iter().zip(&episode.actions);
+        let arrays = columns.map(|(column, buffer)| {
+            let shape: Vec<usize> = std::iter::once(episode.len).chain(column.shape.iter().copied()).collect();
+            Ok((column.key.as_str(), array::shared_view(slf.as_any(), buffer, column.dtype, &shape)?))
+        });
+        array::one_or_dict(slf.py(), arrays)
     }
 
     #[getter]

@@ -19,6 +19,7 @@ mod model;
 mod observations;
 mod outcome;
 mod pending_action;
+mod policy_settings;
 mod run;
 
 use pyo3::prelude::*;

@@ -12,8 +12,15 @@ class ActionBatch:
     """
 
     @property
-    def action(self) -> npt.NDArray[Any]:
-        """Actions `[N, …]`: int64 of shape `[N]` from discrete heads, float32 `[N, width]` from `gaussian`."""
+    def action(self) -> Any:
+        """Actions `[N, …]`, or a dict of such arrays for a policy with actions of several kinds.
+
+        int64 of shape `[N]` from discrete heads, `[N, branches]` where there are several branches; float32 `[N, width]`
+        from `gaussian`.
+
+        Within bounds, if the builder was given any; what is recorded is the policy's own action, before it is brought
+        into them.
+        """
 
     @property
     def log_prob(self) -> npt.NDArray[np.float32] | None:

@@ -23,16 +23,15 @@ class Actors:
         """
 
     @property
-    def action_dtype(self) -> str:
-        """NumPy's name of the actions' dtype."""
+    def action_columns(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """NumPy's name of the dtype, and the shape of one actor's action, for each kind of action by name.
+
+        A policy's only kind of action is named `action`.
+        """
 
     @property
-    def action_shape(self) -> tuple[int, ...]:
-        """Shape of one actor's action: `()` for a discrete one."""
-
-    @property
-    def choices(self) -> int | None:
-        """How many discrete actions the policy's head chooses from; None for other heads."""
+    def branches(self) -> tuple[int, ...]:
+        """How many choices the policy's head has in each branch of a discrete action; empty for other heads."""
 
     def __len__(self) -> int: ...
     def act(

@@ -10,6 +10,7 @@ from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
 from relevo._core.episode import Episode
 from relevo._core.model import ModelModule
+from relevo.settings import PolicySettings
 
 @final
 class Agent:
@@ -20,7 +21,7 @@ class Agent:
 
     def __new__(
         cls,
-        policies: Sequence[tuple[str, ModelModule, str | None]],
+        policies: Sequence[tuple[str, ModelModule, PolicySettings]],
         *,
         actor_count: int,
         routers: int,

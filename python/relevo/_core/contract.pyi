@@ -33,8 +33,12 @@ class Contract:
         """The head that is used when none is named; None where none fits."""
 
     @property
+    def branches(self) -> tuple[int, ...]:
+        """Numbers of choices of the branches of its discrete actions; empty where they are not known."""
+
+    @property
     def unused_actions(self) -> list[str]:
-        """Action outputs that the default head leaves out: a head gives one tensor, the first."""
+        """Action outputs that the default head does not read."""
 
     @property
     def producer(self) -> str:

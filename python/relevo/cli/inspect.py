@@ -60,6 +60,7 @@ def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
         "recurrent": contract.recurrent,
         "random_ops": contract.random_ops,
         "default_head": contract.default_head,
+        "branches": list(contract.branches),
         "unused_actions": contract.unused_actions,
     }
 
@@ -101,7 +102,9 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 def _facts(model: ModelModule, contract: Contract) -> list[tuple[str, str]]:
     head = contract.default_head or "none fits"
     if contract.unused_actions:
-        head += f"; it leaves out {', '.join(contract.unused_actions)}, as a head gives one tensor"
+        head += f"; it leaves out {', '.join(contract.unused_actions)}"
+    if contract.branches:
+        head += f"; choices: {' × '.join(map(str, contract.branches))}"
     return [
         ("file", str(model.path)),
         ("format", model.format),

@@ -5,19 +5,32 @@ from __future__ import annotations
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.filesize import decimal
 
-from relevo.builder import AgentBuilder, Head
+from relevo._core import ModelModule
+from relevo.builder import AgentBuilder
 from relevo.cli.progress_bar import ProgressBar
-from relevo.cli.terminal import INTERRUPTED, ROLE_HELP, facts, messages, output, parse_roles, print_json
+from relevo.cli.terminal import (
+    INTERRUPTED,
+    ROLE_HELP,
+    facts,
+    messages,
+    output,
+    parse_branches,
+    parse_roles,
+    print_json,
+)
 from relevo.collection import collect
 from relevo.envs.vector import fit_actions, make_vector
 from relevo.errors import RelevoError
+from relevo.settings import Bounds, Head, How, Normalization
 
 if TYPE_CHECKING:
+    import gymnasium
+
     from relevo._core import Agent
     from relevo.envs.vector import VectorEnv
     from relevo.progress import CollectResult
@@ -98,6 +111,29 @@ def run(
             "`relevo inspect FILE` tells the default.",
         ),
     ] = None,
+    branches: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,…",
+            help="Choices in each branch of a multi-discrete action; those of the environment if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    bounds: Annotated[
+        How | None,
+        typer.Option(
+            metavar="HOW",
+            help="Bring continuous actions into the environment's bounds: clip, rescale (from -1 and 1) or tanh.",
+        ),
+    ] = None,
+    normalization: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON of mean and variance, with which observations are normalised for the model.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Seed of environments and sampling; drawn if not given.")
     ] = None,
@@ -141,7 +177,16 @@ def run(
     seed = secrets.randbits(32) if seed is None else seed
     # The environment first: where it is not known, no run folder is made.
     envs = make_vector(env, actors, workers)
-    builder = AgentBuilder().default_model(policy, head, parse_roles(role or [])).actor_count(actors)
+    model = ModelModule.load_from_path(policy, threads=threads, device=device, roles=parse_roles(role or []))
+    space = envs.single_action_space
+    builder = AgentBuilder().actor_count(actors)
+    builder.default_model(
+        model,
+        head,
+        branches=parse_branches(branches) or _branches(model, head, space),
+        bounds=None if bounds is None else Bounds.of(space, bounds),
+        normalization=None if normalization is None else Normalization.from_json(normalization),
+    )
     builder.default_device(device).threads(threads).seed(seed).keep_in_memory(0)
     if out is not None:
         builder.record(out)
@@ -174,6 +219,13 @@ def run(
         _print(report)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _branches(model: ModelModule, head: Head | None, space: gymnasium.Space[Any]) -> list[int] | None:
+    """The environment's branches, where a head picks from the logits of several."""
+    picks = (head or model.contract.default_head) in {"categorical", "argmax"}
+    sizes = getattr(space, "nvec", None)
+    return [int(size) for size in sizes.reshape(-1)] if picks and sizes is not None else None
 
 
 def _report(

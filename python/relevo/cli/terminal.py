@@ -55,6 +55,16 @@ def parse_roles(given: Sequence[str]) -> dict[str, str]:
     return roles
 
 
+def parse_branches(given: str | None) -> list[int] | None:
+    """`2,3,3` as a list."""
+    if given is None:
+        return None
+    try:
+        return [int(size) for size in given.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"expected whole numbers such as 2,3,3, but {given!r} came") from None
+
+
 def facts(rows: Sequence[tuple[str, str]], title: str | None = None) -> Table:
     """A table of names and values."""
     table = Table(

@@ -258,11 +258,12 @@ def known_final(obs: Observations, known: Iterable[np.intp]) -> npt.NDArray[np.o
     return objects
 
 
-def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[ActionArray], ActionArray]:
+def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[Any], Any]:
     """A function that makes of a policy's actions what `envs.step` takes.
 
     Discrete actions are checked, and shifted by the space's `start`. Those for a `Box` are cast to its type and
-    otherwise left alone: the environment decides what becomes of a value outside its bounds.
+    otherwise left alone: the environment decides what becomes of a value outside its bounds. A policy that gives
+    actions of several kinds fits a `Dict` with the same keys, or a `Dict` or `Tuple` with one place for each kind.
 
     Args:
         envs: the environments.
@@ -274,8 +275,50 @@ def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[ActionArray], Acti
     space: Any = getattr(envs, "single_action_space", None)
     if space is None:
         space = envs.action_space  # older versions of EnvPool
+    columns = {key: (np.dtype(dtype), shape) for key, (dtype, shape) in actors.action_columns.items()}
     kind = type(space).__name__
-    dtype, row_shape, choices = np.dtype(actors.action_dtype), actors.action_shape, actors.choices
+    if kind in {"Dict", "Tuple"}:
+        parts = dict(space.spaces if kind == "Dict" else enumerate(space.spaces))
+        fits = {
+            key: (column, _fit_column(parts[key], *columns[column], actors.branches))
+            for key, column in _matched(space, parts, columns).items()
+        }
+        if kind == "Dict":
+            return lambda actions: {key: fit(actions[column]) for key, (column, fit) in fits.items()}
+        return lambda actions: tuple(fits[index][1](actions[fits[index][0]]) for index in range(len(fits)))
+    if len(columns) != 1:
+        raise UnsuitableEnvironmentError(
+            f"the policy gives actions of several kinds ({', '.join(columns)}), but the environment takes {space}; "
+            'name those that it shall not take by roles={"…": "other"}'
+        )
+    return _fit_column(space, *columns["action"], actors.branches)
+
+
+def _matched(space: object, parts: dict[Any, Any], columns: dict[str, Any]) -> dict[Any, str]:
+    """Which of the policy's action columns each part of the action space takes."""
+    if parts.keys() == columns.keys():
+        return {key: key for key in parts}
+    wanted = {key: type(part).__name__ == "Box" for key, part in parts.items()}
+    given = {key: dtype.kind == "f" for key, (dtype, _) in columns.items()}
+    # One of floats and one of whole numbers on either side.
+    unique = sorted(wanted.values()) == sorted(given.values()) == [False, True]
+    if not unique:
+        kinds = ", ".join(f"{key} ({dtype})" for key, (dtype, _) in columns.items())
+        raise UnsuitableEnvironmentError(
+            f"the environment takes actions of the parts {', '.join(map(str, parts))} ({space}), but the policy gives "
+            f"{kinds}; name its outputs as the environment names the parts"
+        )
+    return {key: next(name for name in given if given[name] == floats) for key, floats in wanted.items()}
+
+
+def _fit_column(
+    space: Any,  # noqa: ANN401 : Gymnasium's, by the name of its class
+    dtype: np.dtype[Any],
+    row_shape: tuple[int, ...],
+    branches: tuple[int, ...],
+) -> Callable[[ActionArray], ActionArray]:
+    kind = type(space).__name__
+    choices = branches[0] if len(branches) == 1 and row_shape == () else None
     integers = dtype.kind in "iu"
     came = f"the policy gives {dtype} of shape {row_shape} for each actor"
     if kind == "Discrete":

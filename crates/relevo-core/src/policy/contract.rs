@@ -103,6 +103,8 @@ pub struct Contract {
     pub recurrent: bool,
     /// The states that it hands on from step to step; empty where it has no memory.
     pub states: Vec<StateLink>,
+    /// Numbers of choices of the branches of its discrete actions, where a constant of the file says them; else empty.
+    pub branches: Vec<usize>,
 }
 
 impl Contract {
@@ -132,9 +134,10 @@ impl Contract {
         }
         let mut probe = Probe { path, model, session, inputs: &inputs };
         let (batch, shapes) = probe.batch()?;
+        let branches = branches(model.outputs(), &shapes);
         let recurrent = probe.recurrent(matches!(batch, Batch::Dynamic { .. }))?;
-        let outputs = output_contracts(model.outputs(), &shapes, roles)?;
-        Ok(Self { inputs, outputs, batch, recurrent, states: model.states().to_vec() })
+        let outputs = output_contracts(model.outputs(), &shapes, &branches, roles)?;
+        Ok(Self { inputs, outputs, batch, recurrent, states: model.states().to_vec(), branches })
     }
 
     /// The observation inputs, in the file's order.
@@ -206,6 +209,7 @@ fn input_contract(path: &Path, spec: &TensorSpec, role: Option<&String>) -> Resu
 fn output_contracts(
     specs: &[TensorSpec],
     shapes: &[OutputShape],
+    branches: &[usize],
     roles: &BTreeMap<String, String>,
 ) -> Result<Vec<OutputContract>> {
     let named_action = specs.iter().filter_map(|spec| convention::output_role(&spec.name)).any(|(role, _)| {
@@ -218,10 +222,16 @@ fn output_contracts(
         .map(|(index, (spec, shape))| {
             let (role, reason) = if let Some(role) = roles.get(&spec.name) {
                 (role.parse()?, "given by `roles`")
+            } else if let Some((OutputRole::Action, _)) = convention::output_role(&spec.name)
+                && is_log_probabilities(spec, shape, branches)
+            {
+                (OutputRole::Logits, "floats under the name of a discrete action: a log-probability for each choice")
             } else if let Some((role, reason)) = convention::output_role(&spec.name) {
                 (role, reason)
             } else if shape.batch_axis.is_none() {
                 (OutputRole::Constant, "its shape does not follow the batch")
+            } else if let Some(role) = by_position(index, shapes).filter(|_| !named_action) {
+                (role, "by position and shape: action, value and log-probability, as Stable-Baselines3 exports them")
             } else if index == 0 && !named_action {
                 (OutputRole::Action, "the first output, and no other is named like an action")
             } else {
@@ -240,6 +250,57 @@ fn output_contracts(
 struct OutputShape {
     batch_axis: Option<usize>,
     row_shape: Vec<usize>,
+    /// The numbers in it, where there is no batch axis and they are float32.
+    constant: Option<Vec<f32>>,
+}
+
+impl OutputShape {
+    fn of(output: &Tensor, batch_axis: Option<usize>) -> Self {
+        let mut row_shape = output.shape().to_vec();
+        if let Some(axis) = batch_axis {
+            row_shape.remove(axis);
+        }
+        let constant = (batch_axis.is_none() && output.dtype() == DType::Float32).then(|| output.values().to_vec());
+        Self { batch_axis, row_shape, constant }
+    }
+}
+
+/// The numbers of choices that ML-Agents writes into a constant of the file, for its discrete actions.
+fn branches(specs: &[TensorSpec], shapes: &[OutputShape]) -> Vec<usize> {
+    let constant = |name: &str| {
+        let found = specs.iter().zip(shapes).find(|(spec, _)| spec.name == name);
+        found.and_then(|(_, shape)| shape.constant.as_deref())
+    };
+    // Before it had hybrid actions, one constant was for both kinds, and another told them apart.
+    let old = || constant("action_output_shape").filter(|_| constant("is_continuous_control") == Some(&[0.0]));
+    let sizes = constant("discrete_action_output_shape").or_else(old).unwrap_or(&[]);
+    let sizes: Option<Vec<usize>> = sizes
+        .iter()
+        .map(|size| (*size >= 1.0 && size.fract() == 0.0 && *size < 1e6).then_some(*size as usize))
+        .collect();
+    sizes.unwrap_or_default()
+}
+
+/// Whether an action's output holds a number for each choice instead of the choices.
+fn is_log_probabilities(spec: &TensorSpec, shape: &OutputShape, branches: &[usize]) -> bool {
+    let discrete = spec.name.contains("discrete") || spec.name == "action";
+    discrete
+        && spec.dtype.is_float()
+        && shape.batch_axis.is_some()
+        && !branches.is_empty()
+        && shape.row_shape == [branches.iter().sum::<usize>()]
+}
+
+/// What the second and third of three outputs are that have no names: [rows, 1] and [rows] after the action.
+fn by_position(index: usize, shapes: &[OutputShape]) -> Option<OutputRole> {
+    let [action, value, log_prob] = shapes else { return None };
+    let follows = action.batch_axis == Some(0) && value.batch_axis == Some(0) && log_prob.batch_axis == Some(0);
+    let alike = follows && value.row_shape == [1] && log_prob.row_shape.is_empty();
+    match index {
+        1 if alike => Some(OutputRole::Value),
+        2 if alike => Some(OutputRole::LogProb),
+        _ => None,
+    }
 }
 
 /// Forward passes on made-up inputs.
@@ -301,10 +362,7 @@ impl Probe<'_> {
         })?;
         let shapes = outputs
             .iter()
-            .map(|output| match output.shape() {
-                [1, row_shape @ ..] => OutputShape { batch_axis: Some(0), row_shape: row_shape.to_vec() },
-                whole => OutputShape { batch_axis: None, row_shape: whole.to_vec() },
-            })
+            .map(|output| OutputShape::of(output, (output.shape().first() == Some(&1)).then_some(0)))
             .collect();
         Ok((Batch::One { reason }, shapes))
     }
@@ -367,12 +425,7 @@ fn compare_shapes(two: &[Tensor], three: &[Tensor]) -> Vec<OutputShape> {
     two.iter()
         .zip(three)
         .map(|(two, three)| {
-            let batch_axis = two.shape().iter().zip(three.shape()).position(|sizes| sizes == (&2, &3));
-            let mut row_shape = two.shape().to_vec();
-            if let Some(axis) = batch_axis {
-                row_shape.remove(axis);
-            }
-            OutputShape { batch_axis, row_shape }
+            OutputShape::of(two, two.shape().iter().zip(three.shape()).position(|sizes| sizes == (&2, &3)))
         })
         .collect()
 }

@@ -133,7 +133,7 @@ pub(crate) fn output_role(name: &str) -> Option<(OutputRole, &'static str)> {
     if name.contains("logit") || is(&["q", "q_values", "qvalues"]) {
         return Some((OutputRole::Logits, "the name says logits or action values"));
     }
-    if is(&["value", "values", "state_value", "vf", "v"]) {
+    if is(&["value", "values", "value_estimate", "state_value", "vf", "v"]) {
         return Some((OutputRole::Value, "a known name of a value"));
     }
     if name.starts_with("deterministic_") {

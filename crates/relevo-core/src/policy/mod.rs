@@ -2,10 +2,15 @@
 //! and the named, versioned slot that serves it.
 
 mod backend;
+mod bounds;
 mod contract;
 mod convention;
 mod head;
+mod head_builder;
+mod head_part;
 mod loaded;
+mod normalizer;
+mod options;
 mod pool;
 pub mod random;
 mod sampling;
@@ -13,10 +18,13 @@ mod slot;
 mod worker;
 
 pub use backend::{Backend, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink};
+pub use bounds::{ActionBounds, BoundsKind};
 pub use contract::{Batch, Contract, InputContract, OutputContract};
 pub use convention::{InputRole, OutputRole};
 pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};
 pub use loaded::LoadedModel;
+pub use normalizer::Normalizer;
+pub use options::PolicyOptions;
 pub use pool::{PooledWorker, WorkerPool};
 pub(crate) use sampling::first_nan_row;
 pub use slot::{OwnWorker, PolicySlot, PolicyStats, PolicyVersion};

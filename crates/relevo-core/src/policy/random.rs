@@ -44,15 +44,15 @@ fn philox_4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// The first word of block 0 for eight streams: what [`philox`] gives for each, worked out side by side.
+/// The first word of block `block` for eight streams: what [`philox`] gives for each, worked out side by side.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "only inside its caller is it compiled for AVX2")]
-pub fn philox_words(seed: u64, streams: [Stream; 8]) -> [u32; 8] {
+pub fn philox_words(seed: u64, streams: [Stream; 8], block: u32) -> [u32; 8] {
     let mut counter = [
         streams.map(|stream| stream.draw as u32),
         streams.map(|stream| (stream.draw >> 32) as u32),
         streams.map(|stream| stream.actor),
-        [0; 8],
+        [block; 8],
     ];
     let mut key = [seed as u32, (seed >> 32) as u32];
     for _ in 0..10 {
@@ -102,7 +102,9 @@ mod tests {
         let streams =
             std::array::from_fn(|index| Stream { actor: 3 * index as u32, draw: u64::MAX / 7 * index as u64 });
         let seed = 0x0123_4567_89ab_cdef;
-        assert_eq!(philox_words(seed, streams), streams.map(|stream| philox(seed, stream, 0)[0]));
+        for block in [0, 7] {
+            assert_eq!(philox_words(seed, streams, block), streams.map(|stream| philox(seed, stream, block)[0]));
+        }
     }
 
     #[test]

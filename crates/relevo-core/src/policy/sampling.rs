@@ -22,8 +22,8 @@ const LANES: usize = 8;
 pub(crate) enum Pick<'a> {
     /// The largest logit; the first of equals.
     Largest,
-    /// By chance, each with its softmax probability.
-    Draw { seed: u64, streams: &'a [Stream] },
+    /// By chance, each with its softmax probability; `block` tells the draws of one action apart.
+    Draw { seed: u64, streams: &'a [Stream], block: u32 },
 }
 
 /// The index of the first NaN's row, if there is one.
@@ -85,8 +85,9 @@ pub(crate) fn pick_discrete<'a>(
         }
         let picked = match pick {
             Pick::Largest => first_equal(choices, top),
-            Pick::Draw { seed, streams } => {
-                let words = philox_words(seed, std::array::from_fn(|lane| streams[first + lane.min(lanes - 1)]));
+            Pick::Draw { seed, streams, block } => {
+                let streams = std::array::from_fn(|lane| streams[first + lane.min(lanes - 1)]);
+                let words = philox_words(seed, streams, block);
                 first_beyond(relative, f32x8::from(words.map(unit)) * total)
             }
         };
@@ -144,12 +145,12 @@ fn first_beyond(weights: &[f32x8], point: f32x8) -> [f32; LANES] {
 
 /// Writes Gaussian actions into `actions` (rows of `width`, holding the means when called) and their log-densities:
 /// Σ −½ z² − log σ − ½ ln 2π. `log_std` has one row for each action row, or one row for all. Without streams the mean
-/// is the action.
+/// is the action. Two elements take a block of random bits, the first of them `block`.
 pub(crate) fn pick_gaussian(
     actions: &mut [f32],
     log_std: &[f32],
     width: usize,
-    draw: Option<(u64, &[Stream])>,
+    draw: Option<(u64, &[Stream], u32)>,
     log_probs: &mut [f32],
     scratch: &mut Scratch,
 ) {
@@ -160,7 +161,7 @@ pub(crate) fn pick_gaussian(
     let normals = &mut scratch.normals;
     normals.clear();
     match draw {
-        Some((seed, streams)) => standard_normals(seed, streams, width, normals, &mut scratch.angles),
+        Some((seed, streams, block)) => standard_normals(seed, streams, block, width, normals, &mut scratch.angles),
         None => normals.resize(actions.len(), 0.0),
     }
     let rows = actions.chunks_exact_mut(width).zip(normals.chunks_exact(width)).zip(log_probs);
@@ -179,12 +180,19 @@ pub(crate) fn pick_gaussian(
 }
 
 /// Standard normals, `width` for each stream, by Box and Muller's transform (1958): four random words give two of them.
-fn standard_normals(seed: u64, streams: &[Stream], width: usize, normals: &mut Vec<f32>, angles: &mut Vec<f32>) {
+fn standard_normals(
+    seed: u64,
+    streams: &[Stream],
+    block: u32,
+    width: usize,
+    normals: &mut Vec<f32>,
+    angles: &mut Vec<f32>,
+) {
     let padded = width.next_multiple_of(2);
     angles.clear();
     for stream in streams {
         for pair in 0..padded / 2 {
-            let words = philox(seed, *stream, pair as u32);
+            let words = philox(seed, *stream, block + pair as u32);
             normals.extend([open_unit(words[0]); 2]);
             angles.extend([open_unit(words[1]) * std::f32::consts::TAU; 2]);
         }
@@ -247,7 +255,7 @@ mod tests {
             let mask: Vec<u8> = (0..logits.len()).map(|index| u8::from(index % 5 != masked)).collect();
             let streams = streams(rows.len() as u32, 3);
             let (mut actions, mut log_probs) = (vec![0; rows.len()], vec![0.0; rows.len()]);
-            let pick = Pick::Draw { seed, streams: &streams };
+            let pick = Pick::Draw { seed, streams: &streams, block: 0 };
             let picked =
                 pick_discrete(&logits, Some(&mask), 5, pick, &mut actions, Some(&mut log_probs), &mut Scratch::default());
             prop_assert_eq!(picked, Ok(()));
@@ -268,7 +276,7 @@ mod tests {
             let streams = streams(33, 11);
             let pick = |logits: &[f32], streams: &[Stream]| {
                 let mut actions = vec![0; streams.len()];
-                let pick = Pick::Draw { seed, streams };
+                let pick = Pick::Draw { seed, streams, block: 0 };
                 assert_eq!(pick_discrete(logits, None, 4, pick, &mut actions, None, &mut Scratch::default()), Ok(()));
                 actions
             };
@@ -287,7 +295,7 @@ mod tests {
             (0..count).flat_map(|_| probabilities.iter().map(|probability| probability.ln() as f32)).collect();
         let mut actions = vec![0; count];
         let streams = streams(count as u32, 0);
-        let pick = Pick::Draw { seed: 1, streams: &streams };
+        let pick = Pick::Draw { seed: 1, streams: &streams, block: 0 };
         assert_eq!(pick_discrete(&logits, None, 4, pick, &mut actions, None, &mut Scratch::default()), Ok(()));
         for (index, probability) in probabilities.iter().enumerate() {
             let share = actions.iter().filter(|action| **action == index as i64).count() as f64 / count as f64;
@@ -311,13 +319,13 @@ mod tests {
     #[test]
     fn a_row_that_is_no_distribution_is_told() {
         let streams = streams(2, 0);
-        for pick in [Pick::Largest, Pick::Draw { seed: 1, streams: &streams }] {
+        for pick in [Pick::Largest, Pick::Draw { seed: 1, streams: &streams, block: 0 }] {
             let logits = [0.0, 1.0, f32::NEG_INFINITY, f32::NEG_INFINITY];
             let picked =
                 pick_discrete(&logits, None, 2, pick, &mut [0; 2], Some(&mut [0.0; 2]), &mut Scratch::default());
             assert_eq!(picked, Err(1));
         }
-        let pick = Pick::Draw { seed: 1, streams: &streams };
+        let pick = Pick::Draw { seed: 1, streams: &streams, block: 0 };
         let logits = [f32::INFINITY, 1.0, 0.0, 0.0];
         assert_eq!(pick_discrete(&logits, None, 2, pick, &mut [0; 2], None, &mut Scratch::default()), Err(0));
     }
@@ -329,7 +337,7 @@ mod tests {
         let log_std = [0.0, -1.0, 0.7];
         let mut log_probs = vec![0.0; count];
         let streams = streams(count as u32, 5);
-        pick_gaussian(&mut actions, &log_std, width, Some((3, &streams)), &mut log_probs, &mut Scratch::default());
+        pick_gaussian(&mut actions, &log_std, width, Some((3, &streams, 0)), &mut log_probs, &mut Scratch::default());
         for (column, (mean, log_std)) in [1.0_f64, -2.0, 0.5].into_iter().zip([0.0_f64, -1.0, 0.7]).enumerate() {
             let values: Vec<f64> = actions.iter().skip(column).step_by(width).map(|value| f64::from(*value)).collect();
             let average = values.iter().sum::<f64>() / count as f64;

@@ -13,8 +13,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::{
-    Head, HeadKind, LoadedModel, Worker,
-    contract::probe_input,
+    ActionBounds, Head, LoadedModel, Normalizer, PolicyOptions, Worker,
+    contract::{Contract, InputContract, probe_input},
     convention::InputRole,
     pool::{PooledWorker, WorkerPool},
 };
@@ -30,8 +30,9 @@ use crate::{
 pub struct PolicySlot {
     name: Arc<str>,
     device: Arc<str>,
-    head: Option<HeadKind>,
-    keep_outputs: bool,
+    options: PolicyOptions,
+    /// The bounds of the continuous actions, and the action column that holds these.
+    bounds: Option<(usize, ActionBounds)>,
     current: ArcSwap<PolicyVersion>,
     /// Held while a new version is prepared, so that two updates cannot take the same number.
     update: Mutex<()>,
@@ -50,6 +51,10 @@ pub struct PolicyVersion {
     pub head: Head,
     /// The columns that its steps record, without a mask.
     pub schema: Arc<StepSchema>,
+    /// The branches that a mask speaks of, with their numbers of choices; empty where the policy can use no mask.
+    mask_branches: Vec<usize>,
+    /// Normalisers of the inputs, in the model's order.
+    normalizers: Vec<Option<Normalizer>>,
     pool: WorkerPool,
     /// Workers that routers have for themselves.
     own_workers: AtomicU64,
@@ -71,24 +76,24 @@ pub struct PolicyStats {
 }
 
 impl PolicySlot {
-    /// A slot that serves `loaded` as version 1.
+    /// A slot that serves `loaded` as version 1, as `options` say.
     ///
     /// # Errors
     /// [`Error::Contract`] where the head does not fit the model, or the model is recurrent.
-    pub fn new(name: &str, loaded: LoadedModel, head: Option<HeadKind>, keep_outputs: bool) -> Result<Self> {
+    pub fn new(name: &str, loaded: LoadedModel, options: PolicyOptions) -> Result<Self> {
         let device = loaded.options.device.as_str().into();
-        let first = PolicyVersion::new(1, loaded, head, keep_outputs)?;
-        let (path, kind) = (first.loaded.path.display(), first.head.kind());
+        let first = PolicyVersion::new(1, loaded, &options)?;
+        let (path, kind) = (first.loaded.path.display(), first.head.describe());
         tracing::info!(policy = name, version = 1, head = %kind, %path, "policy `{name}` serves {path} with the head {kind}");
         let unused = first.head.unused_actions(&first.loaded.contract).join(", ");
         if !unused.is_empty() {
-            tracing::info!(policy = name, unused, "policy `{name}` leaves out {unused}: a head gives one tensor");
+            tracing::info!(policy = name, unused, "policy `{name}` leaves out {unused}, which its head does not read");
         }
         Ok(Self {
             name: name.into(),
             device,
-            head,
-            keep_outputs,
+            bounds: first.head.bounds().cloned(),
+            options,
             current: ArcSwap::from_pointee(first),
             update: Mutex::new(()),
             stats: PolicyStats::default(),
@@ -105,9 +110,14 @@ impl PolicySlot {
         &self.device
     }
 
+    /// The bounds that its continuous actions are brought into, and which action column they are.
+    pub fn bounds(&self) -> Option<&(usize, ActionBounds)> {
+        self.bounds.as_ref()
+    }
+
     /// Whether raw outputs are kept for the callers.
     pub fn keeps_outputs(&self) -> bool {
-        self.keep_outputs
+        self.options.keep_outputs
     }
 
     /// The version that serves now.
@@ -130,8 +140,8 @@ impl PolicySlot {
             )));
         }
         let old = self.current();
-        let new = PolicyVersion::new(old.version + 1, loaded, self.head, self.keep_outputs)?;
-        if new.schema != old.schema || new.mask_width() != old.mask_width() {
+        let new = PolicyVersion::new(old.version + 1, loaded, &self.options)?;
+        if new.schema != old.schema || new.mask_branches != old.mask_branches {
             return Err(Error::Contract(format!(
                 "the new model for policy `{}` does not fit: it has {}, but the one that serves has {}; keep the contract, or \
                  make another policy of it",
@@ -168,7 +178,7 @@ impl PolicySlot {
 }
 
 impl PolicyVersion {
-    fn new(version: u64, loaded: LoadedModel, head: Option<HeadKind>, keep_outputs: bool) -> Result<Self> {
+    fn new(version: u64, loaded: LoadedModel, options: &PolicyOptions) -> Result<Self> {
         if loaded.contract.recurrent {
             return Err(Error::Contract(format!(
                 "{} is recurrent, and actors do not carry a recurrent state yet; `forward` runs it with states given by \
@@ -177,10 +187,12 @@ impl PolicyVersion {
             )));
         }
         let random_graph = !loaded.model.facts().random_ops.is_empty();
-        let head = Head::new(head, &loaded.contract, random_graph, keep_outputs)?;
+        let head = Head::new(options, &loaded.contract, random_graph)?;
         let schema = Arc::new(step_schema(&loaded, &head));
         Ok(Self {
             version,
+            mask_branches: mask_branches(&loaded.contract, &head),
+            normalizers: normalizers(&loaded, options)?,
             loaded,
             head,
             schema,
@@ -190,10 +202,19 @@ impl PolicyVersion {
         })
     }
 
-    /// How many actions a mask speaks of; `None` where the policy can use no mask.
+    /// How many choices a mask speaks of; `None` where the policy can use no mask.
     pub fn mask_width(&self) -> Option<usize> {
-        let input = self.loaded.contract.mask().map(|mask| mask.row_shape.iter().product());
-        input.or(self.head.choices())
+        (!self.mask_branches.is_empty()).then(|| self.mask_branches.iter().sum())
+    }
+
+    /// The branches that a mask speaks of, with their numbers of choices: in each, one must be allowed.
+    pub fn mask_branches(&self) -> &[usize] {
+        &self.mask_branches
+    }
+
+    /// The mask, where the head is to apply it.
+    pub(crate) fn head_mask<'a>(&self, mask: Option<&'a [u8]>, width: usize) -> Option<&'a [u8]> {
+        mask.filter(|_| !self.head.branches().is_empty() && self.head.branches().iter().sum::<usize>() == width)
     }
 
     /// Names of the observation inputs, in the order of the schema's columns.
@@ -203,7 +224,7 @@ impl PolicyVersion {
 
     /// A new worker.
     pub(crate) fn worker(&self) -> Result<Worker> {
-        Worker::new(&self.loaded, self.head.wanted())
+        Ok(Worker::new(&self.loaded, self.head.wanted())?.normalizing(self.normalizers.clone()))
     }
 
     /// A worker that its caller keeps.
@@ -291,11 +312,49 @@ fn step_schema(loaded: &LoadedModel, head: &Head) -> StepSchema {
         .collect();
     StepSchema {
         observations,
-        action: head.action().clone(),
+        actions: head.actions().to_vec(),
         mask: None,
         log_prob: head.gives_log_prob(),
         value: head.gives_value(),
     }
+}
+
+/// The branches that a mask speaks of: those that the head picks, else those of the graph's own mask input.
+fn mask_branches(contract: &Contract, head: &Head) -> Vec<usize> {
+    let Some(mask) = contract.mask() else { return head.branches().to_vec() };
+    let width: usize = mask.row_shape.iter().product();
+    let known = [head.branches(), &contract.branches];
+    known.into_iter().find(|branches| branches.iter().sum::<usize>() == width).map_or(vec![width], <[usize]>::to_vec)
+}
+
+/// The normalisers of every input, in the model's order.
+fn normalizers(loaded: &LoadedModel, options: &PolicyOptions) -> Result<Vec<Option<Normalizer>>> {
+    let inputs = &loaded.contract.inputs;
+    for (name, normalizer) in &options.normalizers {
+        let fits = |input: &InputContract| {
+            input.role == InputRole::Observation
+                && input.spec.dtype == DType::Float32
+                && input.row_shape.iter().product::<usize>() == normalizer.width()
+        };
+        if !inputs.iter().any(|input| input.spec.name == *name && fits(input)) {
+            let has = loaded.contract.observations().map(|input| {
+                format!(
+                    "{} ({} of shape {})",
+                    input.spec.name,
+                    input.spec.dtype,
+                    crate::spec::shape_text(&input.row_shape)
+                )
+            });
+            let has: Vec<_> = has.collect();
+            return Err(Error::Contract(format!(
+                "a normalisation of {} elements was given for the observation `{name}`, but the model observes {}; \
+                 normalisation is for float32 observations of as many elements",
+                normalizer.width(),
+                has.join(", ")
+            )));
+        }
+    }
+    Ok(inputs.iter().map(|input| options.normalizers.get(&input.spec.name).cloned()).collect())
 }
 
 fn describe(version: &PolicyVersion) -> String {
@@ -305,7 +364,7 @@ fn describe(version: &PolicyVersion) -> String {
     format!(
         "observations [{}] and actions {}{}{}{}",
         observations.join(", "),
-        column(&schema.action),
+        schema.actions.iter().map(column).collect::<Vec<_>>().join(" and "),
         if schema.log_prob { ", with log-probabilities" } else { "" },
         if schema.value { ", with values" } else { "" },
         version.mask_width().map_or(String::new(), |width| format!(", {width} choices"))

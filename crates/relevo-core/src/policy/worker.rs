@@ -10,6 +10,7 @@ use super::{
     convention::InputRole,
     head::HeadScratch,
     loaded::LoadedModel,
+    normalizer::Normalizer,
 };
 use crate::{
     error::{Error, Result},
@@ -30,9 +31,10 @@ pub struct Worker {
     birthplace: Birthplace,
     inputs: Vec<InputContract>,
     input_shapes: Vec<Vec<usize>>,
-    /// Inputs that the caller does not give: masks as the model's type, states of zeros. One for each input, empty for
-    /// observations.
+    /// Inputs that are not as the caller gives them: masks as the model's type, states of zeros, normalised observations.
+    /// One for each input, empty for observations that are taken as they are.
     made_inputs: Vec<Tensor>,
+    normalizers: Vec<Option<Normalizer>>,
     wanted: Vec<usize>,
     wanted_contracts: Vec<OutputContract>,
     outputs: Vec<Tensor>,
@@ -55,6 +57,7 @@ impl Worker {
             inputs: contract.inputs.clone(),
             input_shapes: contract.inputs.iter().map(|input| input.shape(0)).collect(),
             made_inputs: contract.inputs.iter().map(|_| empty()).collect(),
+            normalizers: Vec::new(),
             wanted: wanted.to_vec(),
             wanted_contracts: wanted.iter().map(|index| contract.outputs[*index].clone()).collect(),
             outputs: wanted.iter().map(|_| empty()).collect(),
@@ -66,6 +69,13 @@ impl Worker {
             part_outputs: wanted.iter().map(|_| empty()).collect(),
             scratch: HeadScratch::default(),
         })
+    }
+
+    /// Normalises the observations of [`Worker::forward`]: one for each input, in the model's order.
+    #[must_use]
+    pub fn normalizing(mut self, normalizers: Vec<Option<Normalizer>>) -> Self {
+        self.normalizers = normalizers;
+        self
     }
 
     /// The outputs of the last forward pass, in the order of `wanted`.
@@ -86,9 +96,14 @@ impl Worker {
     /// A forward pass on `rows` observations. `observations` holds the bytes of every observation input, row after row;
     /// `mask` one byte for each row and action. States are fed with zeros, a missing mask with ones.
     pub fn forward(&mut self, rows: usize, observations: &[&[u8]], mask: Option<&[u8]>) -> Result<()> {
+        let mut given = observations.iter();
         for (index, input) in self.inputs.iter().enumerate() {
+            let made = &mut self.made_inputs[index];
             if input.role != InputRole::Observation {
-                make_input(&mut self.made_inputs[index], input, rows, mask);
+                make_input(made, input, rows, mask);
+            } else if let (Some(bytes), Some(Some(normalizer))) = (given.next(), self.normalizers.get(index)) {
+                made.reset(DType::Float32, &[rows, normalizer.width()]);
+                normalizer.apply(bytemuck::cast_slice(bytes), made.values_mut());
             }
         }
         // Taken out for the call, so that views of it and `&mut self` can live side by side.
@@ -99,7 +114,10 @@ impl Worker {
             .iter()
             .zip(&made_inputs)
             .map(|(input, made)| match input.role {
-                InputRole::Observation => given.next().copied().unwrap_or(&[]),
+                InputRole::Observation => {
+                    let bytes = given.next().copied().unwrap_or(&[]);
+                    if made.is_empty() { bytes } else { made.bytes() }
+                }
                 _ => made.bytes(),
             })
             .collect();

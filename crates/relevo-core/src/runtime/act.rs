@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    policy::PolicySlot,
     spec::{DType, shape_text},
     trajectory::{ColumnSpec, Flags, StepSchema},
 };
@@ -244,22 +245,43 @@ impl ActCall<'_> {
     /// # Errors
     /// [`Error::Contract`] where the policies can use no mask, or not this one, and where an actor may do nothing.
     pub fn check_mask(&self, columns: usize, mask: &[u8]) -> Result<()> {
-        let width = match &self.guard.work {
-            Some(Work { layout, .. }) if self.guard.leased && layout.mask.is_some() => layout.mask.unwrap_or(0),
-            _ => self.mask_width()?,
+        let known = match &self.guard.work {
+            Some(Work { layout, .. }) if self.guard.leased => layout.mask,
+            _ => None,
         };
+        let width = known.map_or_else(|| self.mask_width(), Ok)?;
         if columns != width {
             return Err(Error::Contract(format!(
                 "mask must have a column for each of the {width} actions that the policy chooses from, but has {columns}"
             )));
         }
-        match mask.chunks_exact(width.max(1)).position(|choices| choices.iter().all(|allowed| *allowed == 0)) {
-            None => Ok(()),
-            Some(row) => Err(Error::Contract(format!(
-                "the mask of actor {} (row {row}) allows no action; at least one of the {width} must be allowed",
-                self.group.actors[row].id()
-            ))),
+        // Mostly every choice is allowed, and nothing has to be looked up.
+        if !mask.contains(&0) {
+            return Ok(());
         }
+        let mut policy: Option<Arc<PolicySlot>> = None;
+        let mut branches: Vec<usize> = Vec::new();
+        for (row, (choices, actor)) in mask.chunks_exact(width.max(1)).zip(&self.group.actors).enumerate() {
+            let follows = actor.policy();
+            if !policy.as_ref().is_some_and(|known| Arc::ptr_eq(known, &follows)) {
+                branches.clear();
+                branches.extend_from_slice(follows.current().mask_branches());
+                policy = Some(follows);
+            }
+            let mut first = 0;
+            for (branch, count) in branches.iter().enumerate() {
+                let of_branch = choices.get(first..first + count).unwrap_or(&[]);
+                first += count;
+                if of_branch.iter().all(|allowed| *allowed == 0) {
+                    let of = if branches.len() == 1 { String::new() } else { format!(" in branch {branch}") };
+                    return Err(Error::Contract(format!(
+                        "the mask of actor {} (row {row}) allows no action{of}; at least one of the {count} must be allowed",
+                        actor.id()
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Copies observation column `index` of all actors, in the caller's order, into the block.
@@ -370,9 +392,10 @@ impl Work {
         if let Some(width) = self.layout.mask {
             self.block.masks[row * width..][..width].copy_from_slice(&rows.masks[from * width..][..width]);
         }
-        let size = self.layout.schema().action.row_bytes();
-        self.block.actions.as_slice_mut()[row * size..][..size]
-            .copy_from_slice(&rows.answers.actions.as_slice()[from * size..][..size]);
+        let sizes = self.layout.segments[0].schema.actions.iter().map(ColumnSpec::row_bytes);
+        for (size, (target, answer)) in sizes.zip(self.block.actions.iter_mut().zip(&rows.answers.actions)) {
+            target.as_slice_mut()[row * size..][..size].copy_from_slice(&answer.as_slice()[from * size..][..size]);
+        }
         if let Some(log_prob) = rows.answers.log_probs.get(from) {
             self.block.log_probs[row] = *log_prob;
         }
@@ -421,14 +444,27 @@ impl Work {
 
     /// Copies what the caller gets out of the block, in the caller's order.
     fn hand_out(&mut self, row: usize, raw: Option<NamedTensors>) -> Arc<ActionResults> {
-        let (block, layout, order) = (&self.block, &self.layout, self.order.as_deref());
+        let (block, layout, policies, order) = (&self.block, &self.layout, &self.policies, self.order.as_deref());
         let cells = block.cells(row);
-        let size = layout.schema().action.row_bytes();
-        let actions = &block.actions.as_slice()[cells.start * size..cells.end * size];
+        let sizes = layout.schema().actions.iter().map(ColumnSpec::row_bytes);
+        let actions = sizes.zip(&block.actions);
+        let actions = actions.map(|(size, column)| (size, &column.as_slice()[cells.start * size..cells.end * size]));
         let log_probs = if block.log_probs.is_empty() { &[] } else { &block.log_probs[cells.clone()] };
-        let values = if block.values.is_empty() { &[] } else { &block.values[cells] };
+        let values = if block.values.is_empty() { &[] } else { &block.values[cells.clone()] };
         self.results.fill(|results: &mut ActionResults| {
-            copy_out_of_order(actions, results.actions.bytes_mut(), size, order);
+            for ((size, actions), target) in actions.zip(&mut results.actions) {
+                copy_out_of_order(actions, target.bytes_mut(), size, order);
+            }
+            for (segment, policy) in layout.segments.iter().zip(policies) {
+                let Some((index, bounds)) = policy.bounds() else { continue };
+                let (width, actions) = (bounds.width(), results.actions[*index].values_mut::<f32>());
+                match order {
+                    None => bounds.apply(&mut actions[segment.from * width..segment.until * width]),
+                    Some(order) => order[segment.from..segment.until].iter().for_each(|row| {
+                        bounds.apply(&mut actions[*row as usize * width..(*row as usize + 1) * width]);
+                    }),
+                }
+            }
             for (index, segment) in layout.segments.iter().enumerate() {
                 let version = block.versions[row * layout.segments.len() + index];
                 let columns = segment.from..segment.until;

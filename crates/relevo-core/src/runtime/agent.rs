@@ -376,7 +376,7 @@ fn model_info(policy: &PolicySlot) -> ModelInfo {
     ModelInfo {
         policy: policy.name().to_string(),
         version: version.version,
-        head: version.head.kind().to_string(),
+        head: version.head.describe(),
         path: version.loaded.path.display().to_string(),
         sha256: version.loaded.model.facts().sha256.clone(),
         format: version.loaded.model.format().to_string(),

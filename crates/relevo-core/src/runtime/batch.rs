@@ -99,7 +99,7 @@ pub(super) struct Rows {
 /// Actions and what the policy said of them, a row for each actor.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    pub(super) actions: MutableBuffer,
+    pub(super) actions: Vec<MutableBuffer>,
     pub(super) log_probs: Vec<f32>,
     pub(super) values: Vec<f32>,
 }
@@ -302,7 +302,7 @@ impl Rows {
             .map_err(|error| failed(&format!("failed on a batch of {}: {error}", rows.len())))?;
 
         let streams = &self.streams[rows.clone()];
-        let mask = mask.filter(|_| version.head.choices() == Some(self.mask_width));
+        let mask = version.head_mask(mask, self.mask_width);
         let head = |worker: &mut Worker, deterministic: Option<bool>, targets: HeadRows<'_>| {
             let request = HeadRequest { seed, streams, deterministic, mask };
             let (outputs, scratch) = worker.outputs_and_scratch();
@@ -352,24 +352,33 @@ impl Policy<'_> {
 
 impl Answers {
     fn resize(&mut self, schema: &StepSchema, rows: usize) {
-        self.actions.resize(rows * schema.action.row_bytes(), 0);
+        self.actions.resize_with(schema.actions.len(), MutableBuffer::default);
+        for (buffer, column) in self.actions.iter_mut().zip(&schema.actions) {
+            buffer.resize(rows * column.row_bytes(), 0);
+        }
         self.log_probs.resize(if schema.log_prob { rows } else { 0 }, 0.0);
         self.values.resize(if schema.value { rows } else { 0 }, 0.0);
     }
 
     fn rows_mut(&mut self, schema: &StepSchema, rows: Range<usize>) -> HeadRows<'_> {
-        let size = schema.action.row_bytes();
+        let columns = self.actions.iter_mut().zip(&schema.actions);
         HeadRows {
-            actions: &mut self.actions.as_slice_mut()[rows.start * size..rows.end * size],
+            actions: columns
+                .map(|(buffer, column)| {
+                    let size = column.row_bytes();
+                    &mut buffer.as_slice_mut()[rows.start * size..rows.end * size]
+                })
+                .collect(),
             log_probs: schema.log_prob.then(|| &mut self.log_probs[rows.clone()]),
             values: schema.value.then(|| &mut self.values[rows]),
         }
     }
 
     fn copy_row(&mut self, schema: &StepSchema, row: usize, from: &Self, at: usize) {
-        let size = schema.action.row_bytes();
-        self.actions.as_slice_mut()[row * size..][..size]
-            .copy_from_slice(&from.actions.as_slice()[at * size..][..size]);
+        for (column, (to, from)) in schema.actions.iter().zip(self.actions.iter_mut().zip(&from.actions)) {
+            let size = column.row_bytes();
+            to.as_slice_mut()[row * size..][..size].copy_from_slice(&from.as_slice()[at * size..][..size]);
+        }
         if schema.log_prob {
             self.log_probs[row] = from.log_probs[at];
         }

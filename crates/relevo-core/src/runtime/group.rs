@@ -223,7 +223,7 @@ impl Work {
             open_row: None,
             ended: false,
             results: ResultsRing::new(
-                layout.schema().action.clone(),
+                layout.schema().actions.clone(),
                 layout.columns(),
                 layout.log_prob(),
                 layout.value(),
@@ -321,7 +321,7 @@ pub(super) fn still_waiting(actor: &Actor) -> Error {
 fn check_alike(segments: &[Segment]) -> Result<()> {
     for pair in segments.windows(2) {
         let (left, right) = (&pair[0], &pair[1]);
-        if left.schema.observations != right.schema.observations || left.schema.action != right.schema.action {
+        if left.schema.observations != right.schema.observations || left.schema.actions != right.schema.actions {
             return Err(Error::Contract(format!(
                 "the policies `{}` and `{}` take or give different tensors, so their actors cannot act in one call; make a \
                  handle for the actors of each by agent.actors(ids)",

@@ -59,10 +59,15 @@ impl Work {
                 seed,
                 streams: &self.streams[segment.from..segment.until],
                 deterministic,
-                mask: mask.filter(|_| version.head.choices() == self.layout.mask),
+                mask: version.head_mask(mask, self.layout.mask.unwrap_or(0)),
             };
             let targets = HeadRows {
-                actions: &mut self.block.actions.as_slice_mut()[scaled(schema.action.row_bytes())],
+                actions: schema
+                    .actions
+                    .iter()
+                    .zip(&mut self.block.actions)
+                    .map(|(column, buffer)| &mut buffer.as_slice_mut()[scaled(column.row_bytes())])
+                    .collect(),
                 log_probs: schema.log_prob.then(|| &mut self.block.log_probs[cells.clone()]),
                 values: schema.value.then(|| &mut self.block.values[cells.clone()]),
             };

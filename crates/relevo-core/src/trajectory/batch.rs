@@ -47,13 +47,18 @@ pub(crate) fn check(episode: &Episode) -> Result<(), String> {
     let mut lengths = vec![
         ("rewards", Some(&episode.rewards), Some(8)),
         ("timestamps", Some(&episode.timestamps), Some(8)),
-        ("actions", Some(&episode.actions), Some(steps.action.row_bytes())),
         ("masks", episode.masks.as_ref(), steps.mask),
         ("log-probabilities", episode.log_probs.as_ref(), steps.log_prob.then_some(4)),
         ("values", episode.values.as_ref(), steps.value.then_some(4)),
     ];
     if let Some(known) = &episode.reward_known {
         lengths.push(("flags of known rewards", Some(known), Some(1)));
+    }
+    if episode.actions.len() != steps.actions.len() {
+        return Err(format!("it has {} action columns instead of {}", episode.actions.len(), steps.actions.len()));
+    }
+    for (buffer, column) in episode.actions.iter().zip(&steps.actions) {
+        lengths.push(("actions", Some(buffer), Some(column.row_bytes())));
     }
     for (name, found, row_bytes) in lengths {
         let found = found.map(Buffer::len);
@@ -112,8 +117,10 @@ impl Rows<'_> {
             let bytes = self.gathered(column.row_bytes(), |episode| Some(&episode.observations[index]));
             columns.push(tensors(column, bytes, observed.clone(), self.count).map_err(text)?);
         }
-        let actions = self.gathered(steps.action.row_bytes(), |episode| Some(&episode.actions));
-        columns.push(tensors(&steps.action, actions, acted.clone(), self.count).map_err(text)?);
+        for (index, column) in steps.actions.iter().enumerate() {
+            let bytes = self.gathered(column.row_bytes(), |episode| Some(&episode.actions[index]));
+            columns.push(tensors(column, bytes, acted.clone(), self.count).map_err(text)?);
+        }
         if let Some(width) = steps.mask {
             let masks = self.gathered(width, |episode| episode.masks.as_ref());
             columns.push(tensors(&mask_column(width), masks, acted.clone(), self.count).map_err(text)?);

@@ -107,7 +107,7 @@ impl BlockLayout {
 
     fn row_bytes(&self) -> usize {
         let schema = self.schema();
-        let tensors: usize = schema.observations.iter().chain([&schema.action]).map(super::ColumnSpec::row_bytes).sum();
+        let tensors: usize = schema.observations.iter().chain(&schema.actions).map(super::ColumnSpec::row_bytes).sum();
         // Reward, flags, log-probability and value, besides the tensors and the mask.
         (tensors + self.mask.unwrap_or(0) + 8 + 1 + 4 + 4) * self.columns()
     }
@@ -148,8 +148,8 @@ pub struct Block {
     pub rows: usize,
     /// One buffer for each observation column.
     pub observations: Vec<MutableBuffer>,
-    /// Actions.
-    pub actions: MutableBuffer,
+    /// One buffer for each action column.
+    pub actions: Vec<MutableBuffer>,
     /// Masks, one byte for each choice.
     pub masks: Vec<u8>,
     /// Log-probabilities, if any policy tells them.
@@ -175,15 +175,14 @@ impl Block {
     pub fn new(layout: Arc<BlockLayout>, capacity: usize) -> Self {
         let cells = capacity * layout.columns();
         let schema = layout.schema();
+        let zeroed = |columns: &[super::ColumnSpec]| {
+            columns.iter().map(|column| MutableBuffer::from_len_zeroed(cells * column.row_bytes())).collect()
+        };
         Self {
             capacity,
             rows: 0,
-            observations: schema
-                .observations
-                .iter()
-                .map(|column| MutableBuffer::from_len_zeroed(cells * column.row_bytes()))
-                .collect(),
-            actions: MutableBuffer::from_len_zeroed(cells * schema.action.row_bytes()),
+            observations: zeroed(&schema.observations),
+            actions: zeroed(&schema.actions),
             masks: vec![1; cells * layout.mask.unwrap_or(0)],
             log_probs: vec![0.0; if layout.log_prob() { cells } else { 0 }],
             values: vec![0.0; if layout.value() { cells } else { 0 }],
@@ -235,9 +234,11 @@ impl Block {
             self.observations[index].as_slice_mut()[target.start * size..target.end * size]
                 .copy_from_slice(&from.observations[index].as_slice()[source.start * size..source.end * size]);
         }
-        let size = self.layout.schema().action.row_bytes();
-        self.actions.as_slice_mut()[target.start * size..target.end * size]
-            .copy_from_slice(&from.actions.as_slice()[source.start * size..source.end * size]);
+        let columns = self.layout.schema().actions.iter().map(super::ColumnSpec::row_bytes);
+        for (size, (to, from)) in columns.zip(self.actions.iter_mut().zip(&from.actions)) {
+            to.as_slice_mut()[target.start * size..target.end * size]
+                .copy_from_slice(&from.as_slice()[source.start * size..source.end * size]);
+        }
         if let Some(width) = self.layout.mask {
             self.masks[target.start * width..target.end * width]
                 .copy_from_slice(&from.masks[source.start * width..source.end * width]);

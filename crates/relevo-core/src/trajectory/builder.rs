@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     block::{Block, Flags},
-    episode::{Episode, PolicyRun, StepSchema},
+    episode::{ColumnSpec, Episode, PolicyRun, StepSchema},
 };
 
 /// How an episode ended.
@@ -22,7 +22,7 @@ pub(crate) struct End {
 #[derive(Debug)]
 pub(crate) struct Columns {
     observations: Vec<MutableBuffer>,
-    actions: MutableBuffer,
+    actions: Vec<MutableBuffer>,
     masks: MutableBuffer,
     rewards: MutableBuffer,
     reward_known: MutableBuffer,
@@ -36,7 +36,7 @@ impl Columns {
         let empty = || MutableBuffer::new(0);
         Self {
             observations: Vec::new(),
-            actions: empty(),
+            actions: Vec::new(),
             masks: empty(),
             rewards: empty(),
             reward_known: empty(),
@@ -49,14 +49,14 @@ impl Columns {
     /// Bytes that the columns hold.
     pub(crate) fn bytes(&self) -> usize {
         let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
-        let others = [actions, masks, rewards, reward_known, log_probs, values, timestamps];
-        observations.iter().chain(others).map(MutableBuffer::len).sum()
+        let others = [masks, rewards, reward_known, log_probs, values, timestamps];
+        observations.iter().chain(actions).chain(others).map(MutableBuffer::len).sum()
     }
 
     fn clear(&mut self) {
         let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
-        let others = [actions, masks, rewards, reward_known, log_probs, values, timestamps];
-        observations.iter_mut().chain(others).for_each(MutableBuffer::clear);
+        let others = [masks, rewards, reward_known, log_probs, values, timestamps];
+        observations.iter_mut().chain(actions).chain(others).for_each(MutableBuffer::clear);
     }
 }
 
@@ -76,6 +76,7 @@ impl EpisodeBuilder {
     pub(crate) fn new(number: u64, actor_id: Uuid, schema: Arc<StepSchema>, mut columns: Columns) -> Self {
         columns.clear();
         columns.observations.resize_with(schema.observations.len(), || MutableBuffer::new(0));
+        columns.actions.resize_with(schema.actions.len(), || MutableBuffer::new(0));
         Self { number, actor_id, len: 0, columns, rewards_missing: 0, policies: Vec::new(), schema }
     }
 
@@ -83,7 +84,7 @@ impl EpisodeBuilder {
     pub(crate) fn continues(&self, schema: &Arc<StepSchema>) -> bool {
         Arc::ptr_eq(&self.schema, schema)
             || (self.schema.observations == schema.observations
-                && self.schema.action == schema.action
+                && self.schema.actions == schema.actions
                 && self.schema.log_prob == schema.log_prob
                 && self.schema.value == schema.value)
     }
@@ -97,8 +98,10 @@ impl EpisodeBuilder {
         for (index, target) in columns.observations.iter_mut().enumerate() {
             gather(target, block.observations[index].as_slice(), block.observation_bytes(index), count, cells());
         }
-        let action_bytes = block.layout.schema().action.row_bytes();
-        gather(&mut columns.actions, block.actions.as_slice(), action_bytes, count, cells());
+        let sizes = block.layout.schema().actions.iter().map(ColumnSpec::row_bytes);
+        for (size, (target, source)) in sizes.zip(columns.actions.iter_mut().zip(&block.actions)) {
+            gather(target, source.as_slice(), size, count, cells());
+        }
         gather(&mut columns.rewards, bytemuck::cast_slice(&block.rewards), 8, count, cells());
         let known = grow(&mut columns.reward_known, count);
         for (known, cell) in known.iter_mut().zip(cells()) {
@@ -162,8 +165,11 @@ impl EpisodeBuilder {
         }
         let Columns { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } =
             &self.columns;
-        let columns: Vec<&MutableBuffer> =
-            observations.iter().chain([actions, rewards, timestamps, masks, reward_known, log_probs, values]).collect();
+        let columns: Vec<&MutableBuffer> = observations
+            .iter()
+            .chain(actions)
+            .chain([rewards, timestamps, masks, reward_known, log_probs, values])
+            .collect();
         let mut packed = pack(&columns).into_iter();
         let mut next = || packed.next().unwrap_or_default();
         let episode = Episode {
@@ -172,7 +178,7 @@ impl EpisodeBuilder {
             len: self.len,
             observations: observations.iter().map(|_| next()).collect(),
             has_final_observation: last.is_some(),
-            actions: next(),
+            actions: actions.iter().map(|_| next()).collect(),
             rewards: next(),
             timestamps: next(),
             masks: Some(next()).filter(|_| self.schema.mask.is_some()),

@@ -10,7 +10,7 @@ use crate::spec::DType;
 /// A tensor column of the steps: its name, element type and the shape of one row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ColumnSpec {
-    /// The observation's key; empty for the only observation, and for the action.
+    /// The observation's or action's key; empty for the only one.
     pub key: String,
     /// Element type.
     pub dtype: DType,
@@ -30,8 +30,8 @@ impl ColumnSpec {
 pub struct StepSchema {
     /// The observation columns, in the order of the policy's inputs.
     pub observations: Vec<ColumnSpec>,
-    /// The action column.
-    pub action: ColumnSpec,
+    /// The action columns: one, or several where a policy gives actions of different kinds.
+    pub actions: Vec<ColumnSpec>,
     /// Width of the action mask, if masks are used.
     pub mask: Option<usize>,
     /// Whether the policy tells the log-probability of its actions.
@@ -68,8 +68,8 @@ pub struct Episode {
     pub observations: Vec<Buffer>,
     /// Whether the observation after the last action is known; only where `complete`.
     pub has_final_observation: bool,
-    /// T actions.
-    pub actions: Buffer,
+    /// One buffer of T rows for each action column.
+    pub actions: Vec<Buffer>,
     /// T × mask width bytes, 1 where the action was allowed.
     pub masks: Option<Buffer>,
     /// T rewards, float64; NaN is a reward of NaN, a missing one is told by `reward_known`.
@@ -109,8 +109,8 @@ impl Episode {
     /// Bytes of all columns.
     pub fn bytes(&self) -> usize {
         let optional = [&self.masks, &self.reward_known, &self.log_probs, &self.values];
-        self.observations.iter().map(Buffer::len).sum::<usize>()
-            + [&self.actions, &self.rewards, &self.timestamps].into_iter().map(Buffer::len).sum::<usize>()
+        self.observations.iter().chain(&self.actions).map(Buffer::len).sum::<usize>()
+            + [&self.rewards, &self.timestamps].into_iter().map(Buffer::len).sum::<usize>()
             + optional.into_iter().flatten().map(Buffer::len).sum::<usize>()
     }
 

@@ -11,6 +11,7 @@ use arrow_array::{Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Primitive
 use arrow_buffer::{Buffer, MutableBuffer, NullBuffer};
 use uuid::Uuid;
 
+use super::ColumnSpec;
 use super::run::{RunFolder, RunInfo};
 use super::segment::SegmentReader;
 use super::{Episode, PolicyRun, StepSchema, schema};
@@ -146,7 +147,7 @@ struct OpenEpisode {
     len: usize,
     observations: Vec<MutableBuffer>,
     has_final_observation: bool,
-    actions: MutableBuffer,
+    actions: Vec<MutableBuffer>,
     masks: Option<MutableBuffer>,
     rewards: MutableBuffer,
     reward_known: MutableBuffer,
@@ -167,7 +168,7 @@ impl OpenEpisode {
             len: 0,
             observations: schema.observations.iter().map(|_| empty()).collect(),
             has_final_observation: false,
-            actions: empty(),
+            actions: schema.actions.iter().map(|_| empty()).collect(),
             masks: schema.mask.map(|_| empty()),
             rewards: empty(),
             reward_known: empty(),
@@ -187,19 +188,20 @@ impl OpenEpisode {
         if !numbers.eq(self.len..self.len + (end - start)) {
             return Err(format!("the rows after step {} are not numbered one by one", self.len));
         }
-        let ended = columns.actions.nulls(end - 1, end) > 0;
+        let unacted = |start, end| columns.actions.iter().any(|column| column.nulls(start, end) > 0);
+        let ended = unacted(end - 1, end);
         let acted = end - usize::from(ended);
-        if columns.actions.nulls(start, acted) > 0 {
+        if unacted(start, acted) {
             return Err("an action is missing in a step".into());
         }
         self.len += acted - start;
         if self.len == 0 {
             return Err("there are no steps".into());
         }
-        for (own, column) in self.observations.iter_mut().zip(&columns.observations) {
+        let observations = self.observations.iter_mut().zip(&columns.observations);
+        for (own, column) in observations.chain(self.actions.iter_mut().zip(&columns.actions)) {
             own.extend_from_slice(column.bytes(start, acted));
         }
-        self.actions.extend_from_slice(columns.actions.bytes(start, acted));
         self.rewards.extend_from_slice(columns.rewards.bytes(start, acted));
         self.timestamps.extend_from_slice(columns.timestamps.bytes(start, acted));
         for (own, column) in [
@@ -250,7 +252,7 @@ impl OpenEpisode {
             len: self.len,
             observations: self.observations.into_iter().map(Buffer::from).collect(),
             has_final_observation: self.has_final_observation,
-            actions: self.actions.into(),
+            actions: self.actions.into_iter().map(Buffer::from).collect(),
             masks: self.masks.map(Buffer::from),
             rewards: self.rewards.into(),
             reward_known: (!all_known).then(|| self.reward_known.into()),
@@ -271,7 +273,7 @@ struct Columns<'a> {
     episodes: &'a PrimitiveArray<UInt64Type>,
     steps: &'a PrimitiveArray<UInt32Type>,
     observations: Vec<Rows>,
-    actions: Rows,
+    actions: Vec<Rows>,
     masks: Option<Rows>,
     rewards: Rows,
     terminated: &'a BooleanArray,
@@ -287,15 +289,17 @@ impl<'a> Columns<'a> {
     /// `None` where a column is missing or of another type.
     fn of(batch: &'a RecordBatch, steps: &StepSchema) -> Option<Self> {
         let column = |name: &str| batch.column_by_name(name);
-        let observations = steps.observations.iter();
+        let keyed = |kind, columns: &[ColumnSpec]| {
+            let rows =
+                columns.iter().map(|spec| Rows::of(column(&schema::keyed_name(kind, &spec.key))?, spec.row_bytes()));
+            rows.collect::<Option<Vec<_>>>()
+        };
         Some(Self {
             actor_ids: column(schema::ACTOR_ID)?.as_fixed_size_binary_opt()?,
             episodes: column(schema::EPISODE)?.as_primitive_opt()?,
             steps: column(schema::STEP)?.as_primitive_opt()?,
-            observations: observations
-                .map(|spec| Rows::of(column(&schema::observation_name(&spec.key))?, spec.row_bytes()))
-                .collect::<Option<_>>()?,
-            actions: Rows::of(column(schema::ACTION)?, steps.action.row_bytes())?,
+            observations: keyed(schema::OBSERVATION, &steps.observations)?,
+            actions: keyed(schema::ACTION, &steps.actions)?,
             masks: steps.mask.and_then(|width| Rows::of(column(schema::ACTION_MASK)?, width)),
             rewards: Rows::of(column(schema::REWARD)?, 8)?,
             terminated: column(schema::TERMINATED)?.as_boolean_opt()?,

@@ -33,25 +33,27 @@ pub(crate) const ACTOR_ID_BYTES: i32 = 16;
 /// NumPy tensors.
 const DTYPE_KEY: &str = "relevo.dtype";
 
-/// Name of the column that holds the observation with this key.
-pub(crate) fn observation_name(key: &str) -> String {
-    if key.is_empty() { OBSERVATION.into() } else { format!("{OBSERVATION}.{key}") }
+/// Name of the column of this `kind`, [`OBSERVATION`] or [`ACTION`], that has this key.
+pub(crate) fn keyed_name(kind: &str, key: &str) -> String {
+    if key.is_empty() { kind.into() } else { format!("{kind}.{key}") }
 }
 
-/// The key of the observation in the column with this name, if it holds one.
-fn observation_key(name: &str) -> Option<&str> {
-    let rest = name.strip_prefix(OBSERVATION)?;
+/// The key of the column with this name, if it is one of this `kind`.
+fn key_of<'a>(kind: &str, name: &'a str) -> Option<&'a str> {
+    let rest = name.strip_prefix(kind)?;
     if rest.is_empty() { Some("") } else { rest.strip_prefix('.') }
 }
 
 /// Fails, with the name of the first column that is missing, where these columns are not those of a segment.
 pub(crate) fn check_names(names: &[&str]) -> Result<(), String> {
-    let needed = [ACTOR_ID, EPISODE, STEP, ACTION, REWARD, TERMINATED, TRUNCATED, POLICY, POLICY_VERSION, TIMESTAMP];
+    let needed = [ACTOR_ID, EPISODE, STEP, REWARD, TERMINATED, TRUNCATED, POLICY, POLICY_VERSION, TIMESTAMP];
     if let Some(missing) = needed.into_iter().find(|needed| !names.contains(needed)) {
         return Err(format!("the column `{missing}` is missing: not a segment of a run"));
     }
-    if !names.iter().any(|name| observation_key(name).is_some()) {
-        return Err(format!("the column `{OBSERVATION}` is missing: not a segment of a run"));
+    for kind in [OBSERVATION, ACTION] {
+        if !names.iter().any(|name| key_of(kind, name).is_some()) {
+            return Err(format!("the column `{kind}` is missing: not a segment of a run"));
+        }
     }
     Ok(())
 }
@@ -63,9 +65,11 @@ pub(crate) fn to_arrow(steps: &StepSchema) -> Result<Schema, String> {
     let mut fields =
         vec![actor_id, Field::new(EPISODE, DataType::UInt64, false), Field::new(STEP, DataType::UInt32, false)];
     for observation in &steps.observations {
-        fields.push(tensor_field(observation_name(&observation.key), observation)?);
+        fields.push(tensor_field(keyed_name(OBSERVATION, &observation.key), observation)?);
     }
-    fields.push(tensor_field(ACTION.into(), &steps.action)?);
+    for action in &steps.actions {
+        fields.push(tensor_field(keyed_name(ACTION, &action.key), action)?);
+    }
     if let Some(width) = steps.mask {
         fields.push(tensor_field(ACTION_MASK.into(), &mask_column(width))?);
     }
@@ -93,13 +97,10 @@ pub(crate) fn to_arrow(steps: &StepSchema) -> Result<Schema, String> {
 pub(crate) fn from_arrow(schema: &Schema) -> Result<StepSchema, String> {
     check_names(&schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
     let optional = |name: &str| schema.column_with_name(name).map(|(_, field)| field);
-    let mut observations = Vec::new();
-    for field in schema.fields() {
-        if let Some(key) = observation_key(field.name()) {
-            observations.push(read_tensor_field(field, key)?);
-        }
-    }
-    let action = schema.field_with_name(ACTION).map_err(|error| error.to_string())?;
+    let keyed = |kind| {
+        let fields = schema.fields().iter().filter_map(move |field| Some((field, key_of(kind, field.name())?)));
+        fields.map(|(field, key)| read_tensor_field(field, key)).collect::<Result<Vec<_>, _>>()
+    };
     let mask = match optional(ACTION_MASK) {
         None => None,
         Some(field) => match read_tensor_field(field, "")?.shape[..] {
@@ -108,8 +109,8 @@ pub(crate) fn from_arrow(schema: &Schema) -> Result<StepSchema, String> {
         },
     };
     let steps = StepSchema {
-        observations,
-        action: read_tensor_field(action, "")?,
+        observations: keyed(OBSERVATION)?,
+        actions: keyed(ACTION)?,
         mask,
         log_prob: optional(LOG_PROB).is_some(),
         value: optional(VALUE).is_some(),

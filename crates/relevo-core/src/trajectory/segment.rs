@@ -419,7 +419,7 @@ mod tests {
         let column = |dtype| ColumnSpec { key: String::new(), dtype, shape: vec![] };
         let observations = vec![column(DType::Float32)];
         let schema =
-            StepSchema { observations, action: column(DType::Int64), mask: None, log_prob: false, value: false };
+            StepSchema { observations, actions: vec![column(DType::Int64)], mask: None, log_prob: false, value: false };
         Episode {
             number: 0,
             actor_id: Uuid::nil(),
@@ -427,7 +427,7 @@ mod tests {
             len: 1,
             observations: vec![Buffer::from_vec(vec![0.5_f32])],
             has_final_observation: false,
-            actions: Buffer::from_vec(vec![1_i64]),
+            actions: vec![Buffer::from_vec(vec![1_i64])],
             masks: None,
             rewards: Buffer::from_vec(vec![1.0_f64]),
             reward_known: None,

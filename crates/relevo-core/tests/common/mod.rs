@@ -25,7 +25,7 @@ use std::{
 
 use relevo_core::{
     Error, Result,
-    policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicySlot, Session},
+    policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicyOptions, PolicySlot, Session},
     runtime::{
         ActionResults, ActorGroup, Agent, AgentConfig, Batching, FinalObservations, Outcome, Request, Rewards, Ticket,
         Values,
@@ -124,7 +124,7 @@ impl Linear {
     }
 
     pub fn slot(self, name: &str, head: Option<HeadKind>) -> Arc<PolicySlot> {
-        Arc::new(PolicySlot::new(name, self.load(), head, false).unwrap())
+        Arc::new(PolicySlot::new(name, self.load(), PolicyOptions { head, ..PolicyOptions::default() }).unwrap())
     }
 }
 
@@ -262,5 +262,5 @@ pub fn answer(ticket: Ticket) -> Result<Arc<ActionResults>> {
 
 /// The discrete action of a single call.
 pub fn action(result: Result<Arc<ActionResults>>) -> i64 {
-    result.unwrap().actions.values::<i64>()[0]
+    result.unwrap().actions[0].values::<i64>()[0]
 }

@@ -1,0 +1,157 @@
+"""What a policy does with its model: bounds of its actions, statistics of its observations."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
+
+import numpy as np
+
+from relevo.errors import ConfigError
+
+if TYPE_CHECKING:
+    import os
+
+    import gymnasium
+    import numpy.typing as npt
+
+    from relevo._core import ModelModule
+
+Head: TypeAlias = Literal["argmax", "categorical", "gaussian", "raw"]
+How: TypeAlias = Literal["clip", "rescale", "tanh"]
+
+
+class Bounds:
+    """Brings a policy's continuous actions into the bounds of an environment.
+
+    `"clip"` takes the nearest bound for values outside. `"rescale"` takes the policy's -1 for the lower bound and its 1
+    for the upper, and clips beyond. `"tanh"` squashes what the policy says by tanh, with the log-probability of the
+    squashed action, and rescales that.
+
+    What is recorded is the policy's action, squashed but neither clipped nor rescaled: its log-probability belongs to
+    that.
+    """
+
+    def __init__(self, low: npt.ArrayLike, high: npt.ArrayLike, how: How = "clip") -> None:
+        """Bounds for each element of an action.
+
+        Args:
+            low: lower bounds; `-inf` where there is none (`"clip"` alone).
+            high: upper bounds, as many.
+            how: how actions are brought into them.
+        """
+        if how not in get_args(How):
+            raise ConfigError(f"actions are brought into bounds by {_words(get_args(How))}, but how is {how!r}")
+        self.low = _numbers("low", low)
+        self.high = _numbers("high", high)
+        self.how = how
+
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any], how: How = "clip") -> Self:
+        """The bounds of a Gymnasium `Box`."""
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        if low is None or high is None:
+            raise ConfigError(f"bounds are those of a Box, but the space is {space}")
+        return cls(low, high, how)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `run.json` holds it; infinite bounds as text, for which JSON has no number."""
+        return {"low": _for_json(self.low), "high": _for_json(self.high), "how": self.how}
+
+    def __repr__(self) -> str:
+        """`Bounds(low=[-2.0], high=[2.0], how='clip')`."""
+        return f"Bounds(low={self.low}, high={self.high}, how={self.how!r})"
+
+
+class Normalization:
+    """Running statistics beside a model: it observes clip((obs - mean) / sqrt(variance + epsilon), -clip, clip).
+
+    The numbers are those that Stable-Baselines3's `VecNormalize` keeps in `obs_rms`. What is recorded is the
+    observation as the environment gave it.
+    """
+
+    def __init__(self, mean: npt.ArrayLike, variance: npt.ArrayLike, epsilon: float = 1e-8, clip: float = 10.0) -> None:
+        """Statistics for each element of an observation.
+
+        Args:
+            mean: means.
+            variance: variances, as many.
+            epsilon: added to the variance.
+            clip: what normalised elements are limited to; `inf` for no limit.
+        """
+        self.mean = _numbers("mean", mean)
+        self.variance = _numbers("variance", variance)
+        self.epsilon = float(epsilon)
+        self.clip = float(clip)
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a file of `{"mean": […], "variance": […], "epsilon": 1e-8, "clip": 10.0}`; the last two may be missing.
+
+        Nothing of it is unpickled. From a `VecNormalize` that is loaded, write
+        `{"mean": rms.mean.tolist(), "variance": rms.var.tolist(), "epsilon": env.epsilon, "clip": env.clip_obs}`.
+        """
+        keys = ("mean", "variance", "epsilon", "clip")
+        try:
+            given = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read a normalisation from {path}: {error}") from None
+        if not isinstance(given, dict) or not {"mean", "variance"} <= given.keys() or not given.keys() <= set(keys):
+            found = ", ".join(map(str, given)) if isinstance(given, dict) else type(given).__name__
+            raise ConfigError(
+                f"{path} must hold an object with mean and variance (and epsilon, clip), but has: {found}"
+            )
+        return cls(**given)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `run.json` holds it, and `from_json` reads it."""
+        epsilon, clip = _for_json([self.epsilon, self.clip])
+        return {"mean": _for_json(self.mean), "variance": _for_json(self.variance), "epsilon": epsilon, "clip": clip}
+
+    def __repr__(self) -> str:
+        """`Normalization(4 elements, epsilon=1e-08, clip=10.0)`."""
+        return f"Normalization({len(self.mean)} elements, epsilon={self.epsilon}, clip={self.clip})"
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """What `Agent` is told of a policy beside its model."""
+
+    head: Head | None = None
+    branches: list[int] = field(default_factory=list)
+    bounds: Bounds | None = None
+    normalization: dict[str, Normalization] = field(default_factory=dict)
+
+
+def by_name(model: ModelModule, given: Normalization | dict[str, Normalization] | None) -> dict[str, Normalization]:
+    """The normalisations by the names of the model's observations."""
+    if given is None:
+        return {}
+    if not isinstance(given, Normalization):
+        return dict(given)
+    names = [tensor.name for tensor in model.contract.inputs if tensor.role == "observation"]
+    if len(names) != 1:
+        raise ConfigError(
+            f"the model has {len(names)} observations ({_words(names)}); give normalisations by name: "
+            f'{{"{names[0]}": Normalization(…)}}'
+        )
+    return {names[0]: given}
+
+
+def _numbers(name: str, given: npt.ArrayLike) -> list[float]:
+    try:
+        array = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} must be numbers, but {given!r} came: {error}") from None
+    return array.reshape(-1).tolist()
+
+
+def _for_json(numbers: list[float]) -> list[float | str]:
+    return [number if math.isfinite(number) else str(number) for number in numbers]
+
+
+def _words(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names)
