@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::{
     action_batch::ActionBatch,
     array::Contiguous,
-    detach::detach,
+    detach::{Signals, detach, is_main_thread},
     error::{self, to_python},
     event_loop::{self, EventLoop, EventLoopCache},
     observations::Observations,
@@ -81,14 +81,19 @@ impl Actors {
         record: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ActionBatch> {
         let arguments = ActArguments::new(self, obs, mask, deterministic, record)?;
+        let is_main = is_main_thread(py)?;
         let call = arguments.begin(py, &self.group)?;
         if self.group.actors.len() == 1 {
             let ticket = arguments.submit(call, Caller::Blocks)?;
-            let (result, baton) = py.detach(|| ticket.wait_in_turn());
+            let mut signals = Signals::default();
+            let (result, baton) = py.detach(|| {
+                let mut keep_waiting = || signals.check();
+                ticket.wait_in_turn(is_main.then_some(&mut keep_waiting))
+            });
             if let Some(baton) = baton {
                 baton.keep();
             }
-            return result.map(ActionBatch::new).map_err(|error| to_python(&error));
+            return signals.or(result).map(ActionBatch::new);
         }
         let call = arguments.write(call)?;
         let options = arguments.options();
