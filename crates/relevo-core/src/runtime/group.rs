@@ -160,8 +160,11 @@ impl ActorGroup {
 
     /// Sends everything, open steps as well: nothing will be told of them any more.
     pub(super) fn seal_last(&self, agent: &AgentShared) {
-        if let Some(work) = &mut self.state.lock().work {
-            work.send(agent, |_| false);
+        if let Some(work) = &mut self.state.lock().work
+            && let Some(block) = work.detach(|_| false)
+            && let Some(recorder) = agent.recorder()
+        {
+            recorder.submit_last(block);
         }
     }
 
