@@ -57,7 +57,7 @@ class Actors:
                 observed, the environment has moved on unseen, and the actor's open episode ends as an incomplete one.
 
         Raises:
-            ContractError: an observation or mask of another shape or dtype, NaN in an observation, a mask that allows
+            ContractError: an observation or mask of another shape or dtype, NaN in one of them, a mask that allows
                 nothing.
             InferenceError: the model failed or gave NaN; the message names the actor. Nothing is recorded for the call.
             ActorNotFoundError: an actor was removed.
