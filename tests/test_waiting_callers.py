@@ -54,7 +54,8 @@ def test_ctrl_c_ends_the_wait_of_the_main_thread(policy: Path) -> None:
     program = f"""
         import threading, time
         import numpy as np, relevo
-        agent = relevo.AgentBuilder().default_model({str(policy)!r}, head="argmax").actor_count(3).max_wait({HOUR}).build()
+        builder = relevo.AgentBuilder().default_model({str(policy)!r}, head="argmax").actor_count(3)
+        agent = builder.max_wait({HOUR}).build()
         agent.start()
         first, second, third = [agent.actors([actor]) for actor in agent.get_actor_ids()]
         obs = np.eye(4, dtype=np.float32)

@@ -45,7 +45,7 @@ class Actors:
         """One action for each actor, by one forward pass for each policy.
 
         The call of a handle on one actor shares its pass with those of other threads: it waits for them up to the
-        builder's `max_wait`, and not at all once every actor that is calling waits.
+        builder's `max_wait`, and not at all once every actor that is calling waits. Ctrl-C ends the wait.
 
         Args:
             obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
