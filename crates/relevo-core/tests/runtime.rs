@@ -321,6 +321,23 @@ fn shutdown_answers_who_waits_also_where_nothing_is_recorded() {
 }
 
 #[test]
+fn an_episode_that_two_handles_acted_in_is_one_where_shutdown_ends_it() {
+    let agent = agent(vec![identity().slot("default", None)], 2, 10);
+    let ids = agent.actor_ids().unwrap();
+    let (both, one) = (all(&agent), agent.group(&ids[1..]).unwrap());
+    for _ in 0..3 {
+        act(&both, &[0.0; 4], None, &RECORD).unwrap();
+    }
+    // The open step of the other actor stays behind, and is sent before this one.
+    act(&one, &[0.0; 2], None, &RECORD).unwrap();
+    agent.shutdown(&mut || Ok(())).unwrap();
+    let found: HashMap<_, _> =
+        agent.trajectories().iter().map(|episode| (episode.actor_id, (episode.len, episode.complete))).collect();
+    assert_eq!(found, [(ids[0], (3, false)), (ids[1], (4, false))].into());
+    assert_eq!(agent.trajectories().len(), 2);
+}
+
+#[test]
 fn concurrent_callers_and_updates_never_mix_versions() {
     // Version v of the model answers with the action v % 2.
     let model = |version: u64| {

@@ -99,8 +99,8 @@ fn threads_share_batches_and_each_gets_its_own_answer() {
         }
     });
     let report = router(&agent);
-    assert_eq!((report.rows, report.failed, report.queue), ((threads * calls) as u64, 0, 0));
-    assert!(report.batches < report.rows, "{} batches", report.batches);
+    assert_eq!((report.counts.rows, report.counts.failed, report.queue), ((threads * calls) as u64, 0, 0));
+    assert!(report.counts.batches < report.counts.rows, "{} batches", report.counts.batches);
     let recorded = recorded(&agent);
     for (thread, id) in agent.actor_ids().unwrap().iter().enumerate() {
         assert_eq!(recorded[id], (0..calls).map(|call| puzzle(thread * calls + call).0).collect::<Vec<_>>());
@@ -123,7 +123,7 @@ fn futures_of_one_thread_share_a_batch() {
     }
     // The first calls find nobody to wait for; from then on the crowd is one batch.
     let report = router(&agent);
-    assert!((50..60).contains(&report.batches), "{} batches", report.batches);
+    assert!((50..60).contains(&report.counts.batches), "{} batches", report.counts.batches);
     assert!(recorded(&agent).values().all(|steps| steps.len() == 50));
 }
 
@@ -194,7 +194,7 @@ fn the_longest_wait_and_none_at_all_are_served() {
             assert_eq!(action(act(&right, &[-1.0], None, &RECORD)), 1);
             assert_eq!(action(answer(waiting)), 0);
         }
-        assert_eq!(router(&agent).restarts, 0);
+        assert_eq!(router(&agent).counts.restarts, 0);
     }
 }
 
@@ -244,7 +244,7 @@ fn a_waker_that_panics_harms_nobody_else() {
         let waiting: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
         assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
         all_give_zero(waiting);
-        assert_eq!((router(&agent).restarts, router(&agent).failed), (0, 0));
+        assert_eq!((router(&agent).counts.restarts, router(&agent).counts.failed), (0, 0));
     }
 }
 
@@ -279,7 +279,7 @@ fn a_model_that_panics_on_a_row_fails_that_row_alone() {
         assert!(sessions.asked() > made);
     }
     let report = router(&agent);
-    assert_eq!((report.failed, report.restarts), (10, 0));
+    assert_eq!((report.counts.failed, report.counts.restarts), (10, 0));
     assert!(recorded(&agent).values().flatten().all(|observation| *observation != 13.0));
 }
 
@@ -303,7 +303,7 @@ fn a_model_that_makes_no_session_fails_calls_until_it_does() {
         assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
         all_give_zero(tickets);
         end_all(&groups);
-        assert_eq!((router(&agent).failed, router(&agent).restarts), (40, 0));
+        assert_eq!((router(&agent).counts.failed, router(&agent).counts.restarts), (40, 0));
         assert!(recorded(&agent).values().all(|steps| steps.len() == 1));
     }
 }
@@ -320,8 +320,8 @@ fn a_router_that_dies_is_replaced_and_its_callers_are_told() {
         let tickets: Vec<_> = groups.iter().map(|group| request(group, 1.0).unwrap()).collect();
         assert!(tickets.into_iter().map(answer).all(told));
         let started = Instant::now();
-        while router(&agent).restarts < deaths {
-            assert!(started.elapsed() < Duration::from_secs(10), "{} routers died", router(&agent).restarts);
+        while router(&agent).counts.restarts < deaths {
+            assert!(started.elapsed() < Duration::from_secs(10), "{} routers died", router(&agent).counts.restarts);
             std::thread::yield_now();
         }
     }
@@ -425,7 +425,7 @@ fn policies_on_different_devices_get_routers_of_their_own() {
     agent.scale_routers(1).unwrap();
     let placed = || {
         let routers = agent.stats().unwrap().routers.into_iter();
-        routers.map(|router| (router.device, router.index, router.actors, router.rows)).collect::<Vec<_>>()
+        routers.map(|router| (router.device, router.index, router.actors, router.counts.rows)).collect::<Vec<_>>()
     };
     let at = |device: &str, index, actors, rows| (device.to_string(), index, actors, rows);
     assert_eq!(placed(), [at("cpu", 0, 3, 0), at("cpu", 1, 2, 0)]);

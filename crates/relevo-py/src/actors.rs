@@ -7,7 +7,7 @@ use pyo3::{
     types::{PyBool, PyDict, PyTuple},
 };
 use relevo_core::{
-    runtime::{ActCall, ActOptions, ActorGroup, Caller, Recording, Request, Ticket},
+    runtime::{ActCall, ActOptions, Actor, ActorGroup, Caller, Recording, Request, Ticket, first_nan},
     spec::DType,
 };
 use uuid::Uuid;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::{
     action_batch::ActionBatch,
     array::Contiguous,
-    detach::detach,
+    detach::{Signals, detach, is_main_thread},
     error::{self, to_python},
     event_loop::{self, EventLoop, EventLoopCache},
     observations::Observations,
@@ -81,14 +81,19 @@ impl Actors {
         record: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ActionBatch> {
         let arguments = ActArguments::new(self, obs, mask, deterministic, record)?;
+        let is_main = is_main_thread(py)?;
         let call = arguments.begin(py, &self.group)?;
         if self.group.actors.len() == 1 {
             let ticket = arguments.submit(call, Caller::Blocks)?;
-            let (result, baton) = py.detach(|| ticket.wait_in_turn());
+            let mut signals = Signals::default();
+            let (result, baton) = py.detach(|| {
+                let mut keep_waiting = || signals.check();
+                ticket.wait_in_turn(is_main.then_some(&mut keep_waiting))
+            });
             if let Some(baton) = baton {
                 baton.keep();
             }
-            return result.map(ActionBatch::new).map_err(|error| to_python(&error));
+            return signals.or(result).map(ActionBatch::new);
         }
         let call = arguments.write(call)?;
         let options = arguments.options();
@@ -165,7 +170,7 @@ impl<'py> ActArguments<'py> {
         let record = record.map(|record| RecordArgument::new(record, rows)).transpose()?;
         Ok(Self {
             observations: Observations::new(obs, || actors.observation_names())?,
-            mask: mask.map(|mask| mask_bytes(mask, rows)).transpose()?,
+            mask: mask.map(|mask| mask_bytes(mask, &actors.group.actors)).transpose()?,
             deterministic,
             record: record.unwrap_or(RecordArgument::Same(true)),
         })
@@ -233,23 +238,34 @@ fn own<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 }
 
 /// A mask as bytes, 0 where an action is not allowed.
-fn mask_bytes<'py>(mask: &Bound<'py, PyAny>, rows: usize) -> PyResult<Contiguous<'py>> {
-    let mut bytes = Contiguous::new(mask)?;
-    match bytes.dtype() {
-        Some(DType::Bool | DType::UInt8 | DType::Int8) => {}
-        Some(_) => bytes = bytes.converted("bool")?,
-        None => {
-            return Err(error::contract(
-                "mask must be an array of truth values, or of numbers that are 0 where an action is not allowed",
-            ));
+fn mask_bytes<'py>(mask: &Bound<'py, PyAny>, actors: &[Arc<Actor>]) -> PyResult<Contiguous<'py>> {
+    let mask = Contiguous::new(mask)?;
+    let Some(dtype) = mask.dtype() else {
+        return Err(error::contract(
+            "mask must be an array of truth values, or of numbers that are 0 where an action is not allowed",
+        ));
+    };
+    let columns = match mask.shape() {
+        [rows, columns] if *rows == actors.len() => *columns,
+        shape => {
+            return Err(error::contract(&format!(
+                "mask must have a row for each of the {} actors and a column for each action, but has the shape {}",
+                actors.len(),
+                relevo_core::spec::shape_text(shape)
+            )));
         }
+    };
+    if let Some(element) = first_nan(mask.bytes(), dtype) {
+        let (row, column) = (element / columns, element % columns);
+        return Err(error::contract(&format!(
+            "the mask of actor {} (row {row}) holds NaN in column {column}; give 0 where an action is not allowed, and 1 where \
+             it is",
+            actors[row].id()
+        )));
     }
-    match bytes.shape() {
-        [found, _] if *found == rows => Ok(bytes),
-        shape => Err(error::contract(&format!(
-            "mask must have a row for each of the {rows} actors and a column for each action, but has the shape {}",
-            relevo_core::spec::shape_text(shape)
-        ))),
+    match dtype {
+        DType::Bool | DType::UInt8 | DType::Int8 => Ok(mask),
+        _ => mask.converted("bool"),
     }
 }
 

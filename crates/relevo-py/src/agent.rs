@@ -15,7 +15,7 @@ use pyo3::{
 };
 use relevo_core::{
     policy::{LoadedModel, PolicyOptions, PolicySlot},
-    runtime::{self, AgentConfig, Batching, OnError, RouterReport},
+    runtime::{self, AgentConfig, Batching, OnError, RouterCounts, RouterReport},
     trajectory::MemoryLimit,
 };
 use uuid::Uuid;
@@ -312,6 +312,9 @@ impl Agent {
         result.set_item("actors_dropped", stats.actors_dropped)?;
         let routers = stats.routers.iter().map(|router| describe_router(py, router));
         result.set_item("routers", routers.collect::<PyResult<Vec<_>>>()?)?;
+        let retired = PyDict::new(py);
+        describe_counts(&retired, &stats.retired_routers)?;
+        result.set_item("retired_routers", retired)?;
         result.set_item("policies", policies)?;
         result.set_item("steps_recorded", stats.steps_recorded)?;
         result.set_item("steps_written", stats.steps_written)?;
@@ -395,12 +398,17 @@ fn describe_router<'py>(py: Python<'py>, router: &RouterReport) -> PyResult<Boun
     entry.set_item("index", router.index)?;
     entry.set_item("actors", router.actors)?;
     entry.set_item("queue", router.queue)?;
-    entry.set_item("batches", router.batches)?;
-    entry.set_item("rows", router.rows)?;
-    entry.set_item("failed", router.failed)?;
-    let sizes = PyDict::new(py);
+    describe_counts(&entry, &router.counts)?;
+    Ok(entry)
+}
+
+fn describe_counts(entry: &Bound<'_, PyDict>, counts: &RouterCounts) -> PyResult<()> {
+    entry.set_item("batches", counts.batches)?;
+    entry.set_item("rows", counts.rows)?;
+    entry.set_item("failed", counts.failed)?;
+    let sizes = PyDict::new(entry.py());
     let mut from = 1;
-    for (until, batches) in &router.batch_sizes {
+    for (until, batches) in &counts.batch_sizes {
         let bucket = match *until {
             usize::MAX => format!("{from}+"),
             until if until == from => format!("{from}"),
@@ -410,10 +418,9 @@ fn describe_router<'py>(py: Python<'py>, router: &RouterReport) -> PyResult<Boun
         from = until.saturating_add(1);
     }
     entry.set_item("batch_sizes", sizes)?;
-    entry.set_item("queue_seconds", router.queue_seconds)?;
-    entry.set_item("inference_seconds", router.inference_seconds)?;
-    entry.set_item("restarts", router.restarts)?;
-    Ok(entry)
+    entry.set_item("queue_seconds", counts.queue_seconds)?;
+    entry.set_item("inference_seconds", counts.inference_seconds)?;
+    entry.set_item("restarts", counts.restarts)
 }
 
 fn slot(name: &str, model: LoadedModel, options: PolicyOptions) -> relevo_core::Result<Arc<PolicySlot>> {

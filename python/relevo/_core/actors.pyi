@@ -44,7 +44,7 @@ class Actors:
         """One action for each actor, by one forward pass for each policy.
 
         The call of a handle on one actor shares its pass with those of other threads: it waits for them up to the
-        builder's `max_wait`, and not at all once every actor that is calling waits.
+        builder's `max_wait`, and not at all once every actor that is calling waits. Ctrl-C ends the wait.
 
         Args:
             obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
@@ -56,7 +56,7 @@ class Actors:
                 observed, the environment has moved on unseen, and the actor's open episode ends as an incomplete one.
 
         Raises:
-            ContractError: an observation or mask of another shape or dtype, NaN in an observation, a mask that allows
+            ContractError: an observation or mask of another shape or dtype, NaN in one of them, a mask that allows
                 nothing.
             InferenceError: the model failed or gave NaN; the message names the actor. Nothing is recorded for the call.
             ActorNotFoundError: an actor was removed.

@@ -196,7 +196,7 @@ class Agent:
 
         `actors`; `actors_dropped`, by `on_error`; `routers`, a dict for each while the agent runs, with `device`,
         `index`, `actors` placed there, `queue`, `batches`, `rows`, `failed`, `batch_sizes`, `queue_seconds`,
-        `inference_seconds` and `restarts`;
+        `inference_seconds` and `restarts`; `retired_routers`, what those that were taken away had counted together;
         `policies`, by name, each with `version`, `calls`, `rows`, `inference_seconds`, `errors`;
         `steps_recorded` and `episodes_recorded`, in memory, on disk or lost; `steps_written`, on disk;
         `episodes_interrupted`, `rewards_missing`, `final_observations_missing`; `episodes_lost`, which did not reach

@@ -133,8 +133,12 @@ impl ActorGroup {
     /// call still waits for an answer, unless it must go. The caller holds the structure lock, and not this group's.
     pub(super) fn release(&self, agent: &AgentShared, actor: &Actor, column: usize, must: bool) -> bool {
         let mut state = self.state.lock();
-        if self.waiting.load(Ordering::Acquire) && !must {
-            return false;
+        if self.waiting.load(Ordering::Acquire) {
+            if !must {
+                return false;
+            }
+            // Its caller is to be told, and not only when the batch has waited for all others.
+            state.lane.hurry();
         }
         state.leased = false;
         state.lane.leave();
@@ -156,8 +160,11 @@ impl ActorGroup {
 
     /// Sends everything, open steps as well: nothing will be told of them any more.
     pub(super) fn seal_last(&self, agent: &AgentShared) {
-        if let Some(work) = &mut self.state.lock().work {
-            work.send(agent, |_| false);
+        if let Some(work) = &mut self.state.lock().work
+            && let Some(block) = work.detach(|_| false)
+            && let Some(recorder) = agent.recorder()
+        {
+            recorder.submit_last(block);
         }
     }
 

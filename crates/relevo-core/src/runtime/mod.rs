@@ -37,5 +37,5 @@ pub use group::ActorGroup;
 pub use handover::Caller;
 pub use observe::{FinalObservations, Outcome, Rewards, Values};
 pub use results::ActionResults;
-pub use stats::{AgentStats, PolicyReport, RouterReport};
+pub use stats::{AgentStats, PolicyReport, RouterCounts, RouterReport};
 pub use ticket::{Pass, Request, Ticket};

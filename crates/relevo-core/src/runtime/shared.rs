@@ -185,8 +185,8 @@ impl Drop for AgentShared {
             std::mem::forget(std::mem::take(&mut self.recorder));
             return;
         }
-        // Actors and groups hold each other.
-        for actor in self.table.get_mut().by_id.values() {
+        // Actors and groups hold each other. In the order in which they were made: what lies side by side is freed faster.
+        for actor in self.table.get_mut().by_ordinal.values() {
             actor.home.lock().group = None;
         }
     }

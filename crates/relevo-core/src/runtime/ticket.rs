@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use super::{
@@ -77,6 +78,9 @@ pub(super) struct Lane {
 /// with 64 Python threads on 2 cores: 140,000, 175,000 and 165,000 calls a second.
 const BATONS: usize = 2;
 
+/// How often a caller that waits looks after other things. Short enough for Ctrl-C to feel immediate.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// A call soon after an action comes within this, in nanoseconds.
 const SOON: u64 = 100_000;
 
@@ -100,6 +104,13 @@ impl Lane {
         let seat = Seat::new(&batcher);
         self.at = Some((batcher.clone(), seat.clone()));
         Ok((batcher, seat))
+    }
+
+    /// Has the batch that the actor's call waits in go now.
+    pub(super) fn hurry(&self) {
+        if let Some((batcher, _)) = &self.at {
+            batcher.hurry_all();
+        }
     }
 
     /// Tells the batcher that the actor will not call there again.
@@ -172,7 +183,7 @@ impl Ticket {
     /// removed meanwhile; [`Error::State`] where the agent was shut down.
     pub fn wait(mut self) -> Result<Arc<ActionResults>> {
         if let Some(batch) = &self.batch {
-            self.await_answer(batch);
+            self.await_answer(batch, None)?;
             // Two by two, all are awake soon.
             batch.latch.wake(2, self.batcher.now());
         }
@@ -181,22 +192,39 @@ impl Ticket {
 
     /// The same for threads that need a lock when they go on, as that of the Python interpreter: they are woken one after the
     /// other. The baton is for the caller to keep or drop once it has the lock.
-    pub fn wait_in_turn(mut self) -> (Result<Arc<ActionResults>>, Option<Baton>) {
-        let baton = self.batch.as_ref().and_then(|batch| {
-            self.await_answer(batch);
-            Baton::new(&self.batcher, batch, self.soon)
-        });
-        (self.finish(), baton)
+    ///
+    /// `keep_waiting`, if there is one, is called now and then while the thread sleeps; an error of its cancels the call.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`], and that of `keep_waiting`.
+    pub fn wait_in_turn(
+        mut self,
+        keep_waiting: Option<&mut dyn FnMut() -> Result<()>>,
+    ) -> (Result<Arc<ActionResults>>, Option<Baton>) {
+        let Some(batch) = &self.batch else { return (self.finish(), None) };
+        let awaited = self.await_answer(batch, keep_waiting);
+        // Also where the call is cancelled: it may have been woken just then.
+        let baton = Baton::new(&self.batcher, batch, self.soon);
+        (awaited.and_then(|()| self.finish()), baton)
     }
 
-    fn await_answer(&self, batch: &Arc<Batch>) {
+    fn await_answer(&self, batch: &Arc<Batch>, keep_waiting: Option<&mut dyn FnMut() -> Result<()>>) -> Result<()> {
         Baton::pass_on();
         if self.runs {
             self.batcher.run(batch);
             batch.latch.wake(BATONS, self.batcher.now());
-        } else {
-            batch.latch.wait();
+            return Ok(());
         }
+        let Some(keep_waiting) = keep_waiting else {
+            batch.latch.wait();
+            return Ok(());
+        };
+        let mut ended = Ok(());
+        batch.latch.wait_while(PAUSE, || {
+            ended = keep_waiting();
+            ended.is_ok()
+        });
+        ended
     }
 
     /// The pass that the call shares with others.

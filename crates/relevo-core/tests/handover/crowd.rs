@@ -3,6 +3,7 @@
 use std::{
     sync::Arc,
     task::{Wake, Waker},
+    time::Duration,
 };
 
 use shuttle::{
@@ -35,6 +36,8 @@ pub struct Crowd {
     pub waking_patience: u64,
     /// Whether actors end without a word, one time in two.
     pub vanish: bool,
+    /// Whether threads that block give up now and then.
+    pub give_up: bool,
     /// Whether batons are lost, one time in two.
     pub lose_batons: bool,
     /// Whether it is all closed in the midst.
@@ -67,7 +70,7 @@ impl Crowd {
         if !self.closes {
             // Rows whose callers cancelled wait for their batch alone.
             let left = batcher.stop();
-            assert!(left == 0 || self.polling > 0, "{left} batches were left waiting");
+            assert!(left == 0 || self.polling > 0 || self.give_up, "{left} batches were left waiting");
         }
         router.join().unwrap();
         batcher.clock.end();
@@ -84,8 +87,16 @@ impl Crowd {
             if entry.runs {
                 batcher.run(&entry.batch);
                 entry.batch.latch.wake(2, batcher.clock.now());
-            } else {
+            } else if !self.give_up {
                 entry.batch.latch.wait();
+            } else if !entry.batch.latch.wait_while(Duration::ZERO, || thread_rng().gen_bool(0.5)) {
+                // As `Baton::new` does, for the case that it was woken just then.
+                if entry.batch.latch.sleeps_since().is_some() {
+                    batcher.pass_on(hold(&entry.batch));
+                }
+                batcher.cancel(entry);
+                epoch = NEVER;
+                continue;
             }
             epoch = entry.check((actor, call));
             match thread_rng().gen_range(0..3) {
