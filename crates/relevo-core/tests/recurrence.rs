@@ -5,12 +5,15 @@
 
 mod common;
 
+use std::{collections::BTreeMap, path::Path};
+
 use common::made::{Layout, Made, remembering, spec, tensor};
 use proptest::prelude::*;
 use relevo_core::{
-    Error,
-    policy::{Batch, Contract, InputRole, OutputRole, StateLink},
-    spec::{DType, TensorSpec},
+    Error, Result,
+    policy::{Batch, Contract, InputRole, Model, ModelFacts, OutputRole, Session, StateLink},
+    runtime::{ActOptions, FinalObservations},
+    spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
 };
 
@@ -135,6 +138,26 @@ fn a_state_that_is_handed_through_is_fed_and_is_no_recurrence() {
 }
 
 #[test]
+fn a_state_that_is_handed_through_begins_as_the_model_says() {
+    let inputs = vec![float("obs", &[-1, 1]), float("scale", &[-1, 1])];
+    let outputs = vec![float("action", &[-1, 1]), float("scale_after", &[-1, 1])];
+    let mut model = Made::new(inputs, outputs, |inputs| {
+        let values = |at: usize| -> &[f32] { bytemuck::cast_slice(inputs[at].bytes) };
+        let product = tensor(inputs[0].shape, |row| values(0)[row] * values(1)[row]);
+        Ok(vec![product, tensor(inputs[1].shape, |row| values(1)[row])])
+    });
+    model.states = vec![StateLink { input: 1, output: 1, initial: 3.0_f32.to_ne_bytes().to_vec() }];
+    let agent = common::agent(vec![model.slot("scaling").unwrap()], 2, 0);
+    let group = agent.group(&agent.actor_ids().unwrap()).unwrap();
+    for _ in 0..3 {
+        let results = common::act(&group, &[1.0, 2.0], None, &ActOptions::default()).unwrap();
+        assert_eq!(results.actions.values::<f32>(), [3.0, 6.0]);
+        let ends = common::outcome(&[0.0; 2], &[1, 0], &[0, 0]);
+        common::observe(&group, &ends, &FinalObservations::default()).unwrap();
+    }
+}
+
+#[test]
 fn a_state_that_nothing_hands_on_is_told_with_both_sides() {
     let model = fading(&[("h_in", "later"), ("c_in", "deeper")], &[-1, 4], 0);
     let mut model = Made { outputs: model.outputs[..2].to_vec(), ..model };
@@ -198,12 +221,12 @@ struct Lenient(Made);
 
 impl Lenient {
     fn contract(&self) -> Contract {
-        let mut session = relevo_core::policy::Model::session(self).unwrap();
-        Contract::infer(std::path::Path::new("lenient"), self, &mut *session, &Default::default()).unwrap()
+        let mut session = Model::session(self).unwrap();
+        Contract::infer(Path::new("lenient"), self, &mut *session, &BTreeMap::default()).unwrap()
     }
 }
 
-impl relevo_core::policy::Model for Lenient {
+impl Model for Lenient {
     fn format(&self) -> &'static str {
         "lenient"
     }
@@ -216,16 +239,16 @@ impl relevo_core::policy::Model for Lenient {
         &self.0.outputs
     }
 
-    fn facts(&self) -> &relevo_core::policy::ModelFacts {
+    fn facts(&self) -> &ModelFacts {
         &self.0.facts
     }
 
-    fn session(&self) -> relevo_core::Result<Box<dyn relevo_core::policy::Session>> {
+    fn session(&self) -> Result<Box<dyn Session>> {
         let mut free = self.0.clone();
         for spec in &mut free.inputs {
-            spec.shape.fill(relevo_core::spec::Dim::Dynamic(String::new()));
+            spec.shape.fill(Dim::Dynamic(String::new()));
         }
-        relevo_core::policy::Model::session(&free)
+        Model::session(&free)
     }
 }
 

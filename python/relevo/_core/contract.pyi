@@ -29,6 +29,13 @@ class Contract:
         """The states that it hands on from step to step; empty where it has no memory."""
 
     @property
+    def unlinked(self) -> list[str]:
+        """Names of states that its outputs depend on, though no output is known to give their next value.
+
+        No agent serves such a model; `roles={"h": "state:OUTPUT"}` names the output.
+        """
+
+    @property
     def random_ops(self) -> list[str]:
         """Operators inside that draw random numbers."""
 

@@ -102,7 +102,7 @@ pub struct Contract {
     pub batch: Batch,
     /// Whether the model has memory: a state input on which its outputs depend.
     pub recurrent: bool,
-    /// The states that it hands on from step to step; empty where it has no memory.
+    /// The states that it hands on from step to step. Where it has no memory: those that begin with something else than zeros.
     pub states: Vec<StateLink>,
     /// State inputs on which outputs depend, though it does not show which output gives their next value.
     pub unlinked: Vec<usize>,
@@ -162,8 +162,7 @@ impl Contract {
             output.reason = format!("the next value of `{}`", input.spec.name);
             (output.batch_axis, output.row_shape) = (Some(input.batch_axis), input.row_shape.clone());
         }
-        let Recurrence { links: states, unlinked, .. } = found;
-        let recurrent = !states.is_empty() || !unlinked.is_empty();
+        let Recurrence { links: states, recurrent, unlinked, .. } = found;
         Ok(Self { inputs, outputs, batch, recurrent, states, unlinked })
     }
 

@@ -40,8 +40,10 @@ const WEAK_NAMES: [&str; 16] = [
 /// What is known of a model's memory.
 #[derive(Debug, Default)]
 pub(super) struct Recurrence {
-    /// States on which something depends.
+    /// States that are to be handed on.
     pub(super) links: Vec<StateLink>,
+    /// Whether anything depends on a state, or a state changes on its way.
+    pub(super) recurrent: bool,
     /// All pairs of an input and an output, also those that the model merely hands through.
     pub(super) pairs: Vec<(usize, usize)>,
     /// State inputs on which outputs depend, though none gives their next value.
@@ -56,6 +58,7 @@ impl Recurrence {
     /// Takes all suspects for what their names say first.
     pub(super) fn release(&mut self, suspects: &[usize]) {
         self.links.retain(|link| !suspects.contains(&link.input));
+        self.recurrent = !(self.links.is_empty() && self.unlinked.is_empty());
         self.pairs.retain(|(input, _)| !suspects.contains(input));
         self.acquitted = suspects.to_vec();
     }
@@ -168,6 +171,7 @@ impl Probe<'_> {
                     found.acquitted.push(at);
                 } else if others {
                     found.unlinked.push(at);
+                    found.recurrent = true;
                 }
                 continue;
             };
@@ -178,9 +182,12 @@ impl Probe<'_> {
             found.pairs.push((at, output));
             let is_handed_through = before[output].bytes() == self.row(at, None).bytes()
                 && after[output].bytes() == self.row(at, Some(at)).bytes();
-            if others || !is_handed_through {
-                let known = self.model.states().iter().find(|link| link.input == at);
-                let initial = known.map(|link| link.initial.clone()).unwrap_or_default();
+            let known = self.model.states().iter().find(|link| link.input == at);
+            let initial = known.map(|link| link.initial.clone()).unwrap_or_default();
+            let is_memory = others || !is_handed_through;
+            found.recurrent |= is_memory;
+            // What is merely handed through is fed with zeros anyway.
+            if is_memory || initial.iter().any(|byte| *byte != 0) {
                 found.links.push(StateLink { input: at, output, initial });
             }
         }
@@ -362,7 +369,8 @@ fn varied_rows(input: &InputContract) -> Tensor {
 /// error may tip.
 fn is_close(left: &Tensor, right: &Tensor) -> bool {
     let close = |left: f64, right: f64| {
-        left == right || (left - right).abs() <= TOLERANCE * (1.0 + right.abs()) || (left.is_nan() && right.is_nan())
+        // The first for numbers that are not finite.
+        left.to_bits() == right.to_bits() || (left - right).abs() <= TOLERANCE * (1.0 + right.abs())
     };
     match left.dtype() {
         _ if left.bytes().len() != right.bytes().len() => false,

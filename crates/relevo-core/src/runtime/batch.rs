@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::{
     handover::{Latch, NEVER},
-    memory::{Memory, nan_state},
+    memory::{Memory, gather_next, lay_out, nan_state},
 };
 use crate::{
     error::{Error, Result},
@@ -318,23 +318,7 @@ impl Rows {
         let mask = self.masked.then(|| &self.masks[scaled(self.mask_width)]);
         let failed =
             |what: &str| Error::Inference(format!("policy `{}` (version {}) {what}", slot.name(), version.version));
-        let memory = &version.memory.states;
-        for ((state, given), laid_out) in memory.iter().zip(&self.states).zip(&mut self.laid_out) {
-            if !state.rows_come_first() {
-                let given = &given.as_slice()[scaled(state.row_bytes())];
-                laid_out.resize(given.len(), 0);
-                for (row, bytes) in given.chunks_exact(state.row_bytes().max(1)).enumerate() {
-                    state.write_row(laid_out.as_slice_mut(), rows.len(), row, bytes);
-                }
-            }
-        }
-        let lying = memory.iter().zip(self.states.iter().zip(&self.laid_out));
-        let states: SmallVec<[&[u8]; 4]> = lying
-            .map(|(state, (given, laid_out))| match state.rows_come_first() {
-                true => &given.as_slice()[scaled(state.row_bytes())],
-                false => laid_out.as_slice(),
-            })
-            .collect();
+        let states = lay_out(&version.memory, &self.states, &rows, &mut self.laid_out);
         worker
             .forward(rows.len(), &observations, mask, &states)
             .map_err(|error| failed(&format!("failed on a batch of {}: {error}", rows.len())))?;
@@ -368,12 +352,7 @@ impl Rows {
                 "gave NaN in the state `{state}` for this actor; what it remembers stays as it was"
             )));
         }
-        for ((state, tensor), next) in memory.iter().zip(worker.next_states()).zip(&mut self.next_states) {
-            let next = &mut next.as_slice_mut()[scaled(state.row_bytes())];
-            for (row, bytes) in next.chunks_exact_mut(state.row_bytes().max(1)).enumerate() {
-                state.read_row(tensor.bytes(), rows.len(), row, bytes);
-            }
-        }
+        gather_next(&version.memory, worker, &rows, &mut self.next_states);
         if slot.keeps_outputs() {
             for (at, row) in rows.enumerate() {
                 self.outputs[row] = Some(named_outputs(version, worker, at));

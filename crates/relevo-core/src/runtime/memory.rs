@@ -1,8 +1,9 @@
 //! What the policies of a group remember of its actors, kept as the models take it: a pass reads it in place, and what it gives
 //! for the next step takes its place once the whole call has worked.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
+use arrow_buffer::MutableBuffer;
 use smallvec::SmallVec;
 
 use super::{
@@ -116,6 +117,41 @@ pub(super) fn nan_state<'a>(spec: &'a MemorySpec, worker: &Worker, rows: usize) 
         let element = first_nan(tensor.bytes(), state.dtype)?;
         Some((state.row_of(element, rows), state.name.as_str()))
     })
+}
+
+/// The states of `rows` of a batch as the model takes them. `given` has them row after row; where that is not how the model takes
+/// them, they are laid out in `buffers`.
+pub(super) fn lay_out<'a>(
+    spec: &MemorySpec,
+    given: &'a [MutableBuffer],
+    rows: &Range<usize>,
+    buffers: &'a mut [MutableBuffer],
+) -> SmallVec<[&'a [u8]; 4]> {
+    let states = spec.states.iter().zip(given.iter().zip(buffers));
+    let laid_out = states.map(|(state, (given, buffer))| {
+        let size = state.row_bytes();
+        let given = &given.as_slice()[rows.start * size..rows.end * size];
+        if state.rows_come_first() {
+            return given;
+        }
+        buffer.resize(given.len(), 0);
+        for (row, bytes) in given.chunks_exact(size.max(1)).enumerate() {
+            state.write_row(buffer.as_slice_mut(), rows.len(), row, bytes);
+        }
+        buffer.as_slice()
+    });
+    laid_out.collect()
+}
+
+/// Copies what a pass for `rows` of a batch gave for the next step into `next`, row after row.
+pub(super) fn gather_next(spec: &MemorySpec, worker: &Worker, rows: &Range<usize>, next: &mut [MutableBuffer]) {
+    for ((state, tensor), next) in spec.states.iter().zip(worker.next_states()).zip(next) {
+        let size = state.row_bytes();
+        let next = &mut next.as_slice_mut()[rows.start * size..rows.end * size];
+        for (row, bytes) in next.chunks_exact_mut(size.max(1)).enumerate() {
+            state.read_row(tensor.bytes(), rows.len(), row, bytes);
+        }
+    }
 }
 
 impl ActorGroup {

@@ -1,7 +1,17 @@
 //! Models made of a closure, and a recurrent one among them.
 
-use super::*;
-use relevo_core::policy::StateLink;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use relevo_core::{
+    Error, Result,
+    policy::{Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicySlot, Session, StateLink},
+    spec::{DType, Dim, TensorSpec},
+    tensor::{Tensor, TensorView},
+};
 
 type Run = dyn Fn(&[TensorView<'_>]) -> Result<Vec<Tensor>> + Send + Sync;
 
