@@ -34,7 +34,7 @@ mod _core {
         action_batch::ActionBatch,
         actors::Actors,
         agent::Agent,
-        contract::{Contract, TensorContract},
+        contract::{Contract, StateContract, TensorContract},
         episode::Episode,
         logging::{close_events, next_event},
         machine::processors,

@@ -3,7 +3,7 @@
 from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
 from relevo._core.agent import Agent
-from relevo._core.contract import Contract, TensorContract
+from relevo._core.contract import Contract, StateContract, TensorContract
 from relevo._core.episode import Episode
 from relevo._core.logging import close_events, next_event
 from relevo._core.machine import processors
@@ -21,6 +21,7 @@ __all__ = [
     "ModelModule",
     "PendingAction",
     "Run",
+    "StateContract",
     "TensorContract",
     "__version__",
     "close_events",
