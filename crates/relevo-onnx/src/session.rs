@@ -94,6 +94,11 @@ impl OnnxSession {
         })
     }
 
+    /// Names of the outputs, in their order.
+    pub(crate) fn output_names(&self) -> Vec<String> {
+        self.signature.outputs.iter().map(|output| output.name.clone()).collect()
+    }
+
     /// Checks the inputs and points `input_values` at them.
     fn bind_inputs(&mut self, inputs: &[TensorView<'_>]) -> Result<()> {
         let specs = &self.signature.inputs;

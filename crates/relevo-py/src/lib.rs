@@ -8,6 +8,7 @@ mod array;
 mod backends;
 mod contract;
 mod detach;
+mod devices;
 mod episode;
 mod error;
 mod event_loop;
@@ -34,6 +35,7 @@ mod _core {
         actors::Actors,
         agent::Agent,
         contract::{Contract, TensorContract},
+        devices::devices,
         episode::Episode,
         logging::{close_events, next_event},
         machine::processors,

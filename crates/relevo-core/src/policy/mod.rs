@@ -4,6 +4,7 @@
 mod backend;
 mod contract;
 mod convention;
+mod folder;
 mod head;
 mod loaded;
 mod pool;
@@ -12,9 +13,10 @@ mod sampling;
 mod slot;
 mod worker;
 
-pub use backend::{Backend, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink};
+pub use backend::{Backend, Device, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink};
 pub use contract::{Batch, Contract, InputContract, OutputContract};
 pub use convention::{InputRole, OutputRole};
+pub use folder::default_device;
 pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};
 pub use loaded::LoadedModel;
 pub use pool::{PooledWorker, WorkerPool};
