@@ -17,7 +17,7 @@ use relevo_core::{
 
 use crate::{
     agreement::{self, Tolerance},
-    rewrite::{self, BATCH, Plan},
+    rewrite::{self, BATCH, Plan, Targets},
     session::OnnxSession,
 };
 
@@ -72,7 +72,7 @@ pub(crate) fn rewritten(original: &Original<'_>, session: &mut OnnxSession, buil
     };
     let (mut tried, mut first_reason) = (HashSet::new(), None);
     for plan in &plans {
-        let attempt = rewrite::rewrite(original.bytes, plan).and_then(|bytes| {
+        let attempt = rewrite::rewrite(original.bytes, plan, &trial.targets).and_then(|bytes| {
             // Where no constant may be read in two ways, two plans give one file.
             let new = tried.insert(BuildHasherDefault::<DefaultHasher>::new().hash_one(&bytes));
             if new { Ok(Some((trial.outputs(plan, &bytes)?, bytes))) } else { Ok(None) }
@@ -135,6 +135,15 @@ fn with_batch(spec: &TensorSpec, axis: Option<&usize>) -> TensorSpec {
     spec
 }
 
+/// The declaration, or where it has another number of axes than the output, the output's shape.
+fn with_rank(spec: &TensorSpec, output: &Tensor) -> TensorSpec {
+    let mut spec = spec.clone();
+    if spec.shape.len() != output.shape().len() {
+        spec.shape = output.shape().iter().map(|&size| Dim::Fixed(size)).collect();
+    }
+    spec
+}
+
 /// What the original graph gives, row by row, for rewritten ones to be held against.
 struct Trial<'a> {
     original: &'a Original<'a>,
@@ -143,6 +152,7 @@ struct Trial<'a> {
     /// The first set again, with everything that the nodes hand to each other.
     inside: Answers,
     names: Vec<String>,
+    targets: Targets,
 }
 
 /// Rows and what the original graph makes of each.
@@ -198,9 +208,22 @@ impl<'a> Trial<'a> {
         }
         let cannot = |reason| format!("what its nodes hand to each other cannot be looked at: {reason}");
         let mut inside = rewrite::with_all_outputs(original.bytes).and_then(|bytes| build(&bytes)).map_err(cannot)?;
-        let names = inside.output_names();
+        let names = names(&inside);
         let inside = Answers::new(original.inputs, 0, &mut inside).map_err(cannot)?;
-        Ok(Self { original, build, sets, inside, names })
+        let mut targets = Targets::new();
+        for (target, outputs) in rewrite::reshapes(original.bytes)? {
+            let shape = |name: &&str| {
+                let position = names.iter().position(|known| known == name)?;
+                Some(inside.outputs[0][position].shape().iter().map(|&size| size as i64).collect::<Vec<_>>())
+            };
+            let shapes: Vec<_> = outputs.iter().filter_map(shape).collect();
+            if let [first, rest @ ..] = &shapes[..]
+                && rest.iter().all(|other| other == first)
+            {
+                targets.insert(target.to_owned(), first.clone());
+            }
+        }
+        Ok(Self { original, build, sets, inside, names, targets })
     }
 
     /// The declarations of the rewritten graph's outputs, if it gives a batch what the original gives its rows.
@@ -236,13 +259,14 @@ impl<'a> Trial<'a> {
         }
         drop(session);
         self.look_inside(bytes, &axes)?;
-        Ok(specs.iter().zip(&found).map(|(spec, axis)| with_batch(spec, axis.as_ref())).collect())
+        let specs = specs.iter().zip(&self.sets[0].outputs[0]).zip(&found);
+        Ok(specs.map(|((spec, output), axis)| with_batch(&with_rank(spec, output), axis.as_ref())).collect())
     }
 
     /// Holds everything that the nodes of the rewritten graph hand to each other against the rows.
     fn look_inside(&self, bytes: &[u8], axes: &[usize]) -> Result<(), String> {
         let mut session = (self.build)(&rewrite::with_all_outputs(bytes)?)?;
-        if session.output_names() != self.names {
+        if names(&session) != self.names {
             return Err("its nodes hand other things to each other".into());
         }
         for count in BATCHES {
@@ -261,10 +285,14 @@ impl<'a> Trial<'a> {
     }
 }
 
+fn names(session: &OnnxSession) -> Vec<String> {
+    session.outputs().iter().map(|output| output.name.clone()).collect()
+}
+
 /// Runs every output of a session.
 fn run(session: &mut OnnxSession, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     let views: Vec<_> = inputs.iter().map(Tensor::view).collect();
-    let wanted: Vec<_> = (0..session.output_names().len()).collect();
+    let wanted: Vec<_> = (0..session.outputs().len()).collect();
     let mut outputs: Vec<_> = wanted.iter().map(|_| Tensor::zeros(DType::Float32, &[0])).collect();
     session.forward(&views, &wanted, &mut outputs).map_err(|error| error.to_string())?;
     Ok(outputs)

@@ -47,7 +47,7 @@ pub(crate) mod tag {
 pub(crate) const BATCH: &str = "batch";
 
 /// Element type number of int64 in ONNX files.
-const INT64: u64 = 7;
+const INT64: i64 = 7;
 
 /// What is taken for the batch axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +58,14 @@ pub(crate) struct Plan {
     pub(crate) reshape_axis: usize,
 }
 
+/// What the targets of Reshape nodes come to for one row, by the target's name.
+pub(crate) type Targets = HashMap<String, Vec<i64>>;
+
 /// The file with every axis of the plan symbolic, and so whatever names the batch of 1 in declarations and in the constants
 /// that Reshape nodes take as their target. Weights are copied once.
-pub(crate) fn rewrite(bytes: &[u8], plan: &Plan) -> Result<Vec<u8>, String> {
+pub(crate) fn rewrite(bytes: &[u8], plan: &Plan, targets: &Targets) -> Result<Vec<u8>, String> {
     let graph = graph(bytes)?;
-    let targets = reshape_targets(bytes, &graph)?;
+    let reshape_axis = plan.reshape_axis;
     let mut patch = Patch::new(bytes);
     patch.inside(&graph, |patch| {
         for field in wire::fields(bytes, graph.body.clone())?.iter().filter(|field| field.has_length()) {
@@ -78,11 +81,19 @@ pub(crate) fn rewrite(bytes: &[u8], plan: &Plan) -> Result<Vec<u8>, String> {
                 // An output's batch axis is known only once the graph has run: every 1 may be it.
                 tag::GRAPH_OUTPUT => edit_dims(patch, bytes, field, |_, size| (size == Some(1)).then(Vec::new))?,
                 tag::GRAPH_INITIALIZER => {
-                    if targets.contains(text(bytes, field.body.clone(), tag::TENSOR_NAME)?) {
-                        patch.inside(field, |patch| edit_tensor(patch, bytes, field.body.clone(), plan))?;
+                    if let Some(target) = targets.get(text(bytes, field.body.clone(), tag::TENSOR_NAME)?) {
+                        let loosen = |written: &[i64]| loosened(written, target, reshape_axis);
+                        patch.inside(field, |patch| edit_tensor(patch, bytes, field.body.clone(), &loosen))?;
                     }
                 }
-                tag::GRAPH_NODE => edit_constant(patch, bytes, field, &targets, plan)?,
+                tag::GRAPH_NODE => {
+                    if standard_operator(bytes, field.body.clone())? == Some("Constant")
+                        && let Some(target) = targets.get(text(bytes, field.body.clone(), tag::NODE_OUTPUT)?)
+                    {
+                        let loosen = |written: &[i64]| loosened(written, target, reshape_axis);
+                        edit_constant(patch, bytes, field, &loosen)?;
+                    }
+                }
                 _ => {}
             }
         }
@@ -134,25 +145,28 @@ pub(crate) fn standard_operator(bytes: &[u8], node: Range<usize>) -> Result<Opti
     Ok(matches!(domain, "" | "ai.onnx").then_some(op_type))
 }
 
-/// Names of tensors whose only use is to be the target shape of Reshape nodes that take a 0 as "the size that is there".
-fn reshape_targets<'a>(bytes: &'a [u8], graph: &Field) -> Result<HashSet<&'a str>, String> {
-    let (mut targets, mut others) = (HashSet::new(), HashSet::new());
+/// Tensors whose only use is to be the target shape of Reshape nodes that take a 0 as "the size that is there": by their
+/// name, what these nodes make.
+pub(crate) fn reshapes(bytes: &[u8]) -> Result<HashMap<&str, Vec<&str>>, String> {
+    let graph = graph(bytes)?;
+    let (mut targets, mut others) = (HashMap::<_, Vec<_>>::new(), HashSet::new());
     for output in messages(bytes, graph.body.clone(), tag::GRAPH_OUTPUT)? {
         others.insert(text(bytes, output.body, tag::VALUE_NAME)?);
     }
-    for node in messages(bytes, graph.body.clone(), tag::GRAPH_NODE)? {
+    for node in messages(bytes, graph.body, tag::GRAPH_NODE)? {
         let reshapes = standard_operator(bytes, node.body.clone())? == Some("Reshape")
             && !has_allow_zero(bytes, node.body.clone())?;
-        for (position, input) in messages(bytes, node.body, tag::NODE_INPUT)?.into_iter().enumerate() {
+        for (position, input) in messages(bytes, node.body.clone(), tag::NODE_INPUT)?.into_iter().enumerate() {
             let name = std::str::from_utf8(&bytes[input.body]).map_err(|_| MALFORMED)?;
             if reshapes && position == 1 {
-                targets.insert(name)
+                targets.entry(name).or_default().push(text(bytes, node.body.clone(), tag::NODE_OUTPUT)?);
             } else {
-                others.insert(name)
-            };
+                others.insert(name);
+            }
         }
     }
-    Ok(&targets - &others)
+    targets.retain(|name, _| !others.contains(name));
+    Ok(targets)
 }
 
 fn has_allow_zero(bytes: &[u8], node: Range<usize>) -> Result<bool, String> {
@@ -197,33 +211,23 @@ fn edit_dims(
     })
 }
 
-/// Edits a Constant node that makes one of the `targets`.
-fn edit_constant(
-    patch: &mut Patch<'_>,
-    bytes: &[u8],
-    node: &Field,
-    targets: &HashSet<&str>,
-    plan: &Plan,
-) -> Result<(), String> {
-    if standard_operator(bytes, node.body.clone())? != Some("Constant")
-        || !targets.contains(text(bytes, node.body.clone(), tag::NODE_OUTPUT)?)
-    {
-        return Ok(());
-    }
+/// What to write in place of the numbers that are written: `None` to leave them.
+type Loosen<'a> = &'a dyn Fn(&[i64]) -> Option<Vec<i64>>;
+
+/// Edits the numbers that a Constant node makes.
+fn edit_constant(patch: &mut Patch<'_>, bytes: &[u8], node: &Field, loosen: Loosen<'_>) -> Result<(), String> {
     patch.inside(node, |patch| {
         for attribute in &messages(bytes, node.body.clone(), tag::NODE_ATTRIBUTE)? {
             match text(bytes, attribute.body.clone(), tag::ATTRIBUTE_NAME)? {
                 "value" => patch.inside(attribute, |patch| {
                     for tensor in &messages(bytes, attribute.body.clone(), tag::ATTRIBUTE_TENSOR)? {
-                        patch.inside(tensor, |patch| edit_tensor(patch, bytes, tensor.body.clone(), plan))?;
+                        patch.inside(tensor, |patch| edit_tensor(patch, bytes, tensor.body.clone(), loosen))?;
                     }
                     Ok(())
                 })?,
-                "value_ints" => {
-                    patch.inside(attribute, |patch| {
-                        edit_numbers(patch, bytes, attribute.body.clone(), tag::ATTRIBUTE_INTS, plan)
-                    })?;
-                }
+                "value_ints" => patch.inside(attribute, |patch| {
+                    edit_numbers(patch, bytes, attribute.body.clone(), tag::ATTRIBUTE_INTS, loosen)
+                })?,
                 _ => {}
             }
         }
@@ -232,15 +236,15 @@ fn edit_constant(
 }
 
 /// Edits the numbers in the int64 tensor at `range`.
-fn edit_tensor(patch: &mut Patch<'_>, bytes: &[u8], range: Range<usize>, plan: &Plan) -> Result<(), String> {
-    if wire::numbers(bytes, range.clone(), tag::TENSOR_DATA_TYPE)?.last() != Some(&(INT64 as i64)) {
+fn edit_tensor(patch: &mut Patch<'_>, bytes: &[u8], range: Range<usize>, loosen: Loosen<'_>) -> Result<(), String> {
+    if wire::numbers(bytes, range.clone(), tag::TENSOR_DATA_TYPE)?.last() != Some(&INT64) {
         return Ok(());
     }
-    edit_numbers(patch, bytes, range.clone(), tag::TENSOR_INT64_DATA, plan)?;
+    edit_numbers(patch, bytes, range.clone(), tag::TENSOR_INT64_DATA, loosen)?;
     if let [raw] = &messages(bytes, range, tag::TENSOR_RAW_DATA)?[..] {
         let (values, []) = bytes[raw.body.clone()].as_chunks::<8>() else { return Ok(()) };
         let values: Vec<_> = values.iter().map(|value| i64::from_le_bytes(*value)).collect();
-        if let Some(values) = loosened(&values, plan) {
+        if let Some(values) = loosen(&values) {
             patch.replace(raw.body.clone(), values.into_iter().flat_map(i64::to_le_bytes).collect());
         }
     }
@@ -253,9 +257,9 @@ fn edit_numbers(
     bytes: &[u8],
     range: Range<usize>,
     number: u64,
-    plan: &Plan,
+    loosen: Loosen<'_>,
 ) -> Result<(), String> {
-    let Some(values) = loosened(&wire::numbers(bytes, range.clone(), number)?, plan) else { return Ok(()) };
+    let Some(values) = loosen(&wire::numbers(bytes, range.clone(), number)?) else { return Ok(()) };
     for field in wire::fields(bytes, range.clone())?.into_iter().filter(|field| field.number == number) {
         patch.replace(field.whole, Vec::new());
     }
@@ -264,18 +268,22 @@ fn edit_numbers(
     Ok(())
 }
 
-/// The target of a Reshape with its batch of 1 loosened: to "whatever is left" (-1), or to "the size that is there" (0) where
-/// another axis takes what is left. `None` where no axis looks like a batch.
-fn loosened(target: &[i64], plan: &Plan) -> Option<Vec<i64>> {
+/// The target of a Reshape with its batch of 1 loosened to "whatever is left" (-1), and all other sizes as they come to for one
+/// row. `None` where no axis looks like a batch, or where the batch is left open already.
+fn loosened(written: &[i64], target: &[i64], reshape_axis: usize) -> Option<Vec<i64>> {
     let axis = match target {
-        [1, 1, ..] => plan.reshape_axis,
+        [1, 1, ..] => reshape_axis,
         [1, ..] => 0,
         // States of recurrent layers: [layers, batch, width].
-        [layers, 1, _, ..] if *layers > 0 => 1,
+        [_, 1, _, ..] => 1,
         _ => return None,
     };
+    let open = written.iter().zip(target).any(|(&written, &target)| written < 0 && target == 1);
+    if open || written.len() != target.len() {
+        return None;
+    }
     let mut target = target.to_vec();
-    target[axis] = if target.contains(&-1) { 0 } else { -1 };
+    target[axis] = -1;
     Some(target)
 }
 
@@ -283,27 +291,24 @@ fn loosened(target: &[i64], plan: &Plan) -> Option<Vec<i64>> {
 mod tests {
     use super::*;
 
-    fn plan(reshape_axis: usize) -> Plan {
-        Plan { axes: HashMap::new(), reshape_axis }
-    }
-
     #[test]
     fn targets_are_loosened_where_they_hold_a_batch_of_one() {
-        for (target, axis, expected) in [
-            (&[1, 48][..], 0, Some(&[-1, 48][..])),
-            (&[1, -1], 0, Some(&[0, -1])),
-            (&[1, 1, 64], 0, Some(&[-1, 1, 64])),
-            (&[1, 1, 64], 1, Some(&[1, -1, 64])),
-            (&[1, 1, -1], 1, Some(&[1, 0, -1])),
-            (&[2, 1, 64], 0, Some(&[2, -1, 64])),
-            (&[1], 0, Some(&[-1])),
-            (&[-1, 1], 0, None),
-            (&[-1, 1, 64], 0, None),
-            (&[12, 1], 0, None),
-            (&[48], 0, None),
-            (&[], 0, None),
+        for (written, target, axis, expected) in [
+            (&[1, 48][..], &[1, 48][..], 0, Some(&[-1, 48][..])),
+            (&[1, -1], &[1, 48], 0, Some(&[-1, 48])),
+            (&[0, -1], &[1, 48], 0, Some(&[-1, 48])),
+            (&[1, 1, 64], &[1, 1, 64], 0, Some(&[-1, 1, 64])),
+            (&[1, 1, -1], &[1, 1, 64], 1, Some(&[1, -1, 64])),
+            (&[2, 1, 64], &[2, 1, 64], 0, Some(&[2, -1, 64])),
+            (&[1], &[1], 0, Some(&[-1])),
+            (&[-1, 1], &[1, 1], 0, None),
+            (&[-1, 1, 64], &[1, 1, 64], 1, None),
+            (&[12, 1], &[12, 1], 0, None),
+            (&[48], &[48], 0, None),
+            (&[], &[], 0, None),
+            (&[1, 2, 3], &[1, 6], 0, None),
         ] {
-            assert_eq!(loosened(target, &plan(axis)).as_deref(), expected, "{target:?}");
+            assert_eq!(loosened(written, target, axis).as_deref(), expected, "{written:?}");
         }
     }
 }

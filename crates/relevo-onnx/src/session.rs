@@ -94,9 +94,9 @@ impl OnnxSession {
         })
     }
 
-    /// Names of the outputs, in their order.
-    pub(crate) fn output_names(&self) -> Vec<String> {
-        self.signature.outputs.iter().map(|output| output.name.clone()).collect()
+    /// Declarations of the outputs, in their order.
+    pub(crate) fn outputs(&self) -> &[TensorSpec] {
+        &self.signature.outputs
     }
 
     /// Checks the inputs and points `input_values` at them.
