@@ -45,7 +45,7 @@ class AgentBuilder:
     def __init__(self) -> None:
         self._policies: dict[str, _Policy] = {}
         self._actor_count = 1
-        self._device = "cpu"
+        self._device: str | None = None
         self._threads = 1
         self._routers = 1
         self._max_batch = 256
@@ -117,7 +117,7 @@ class AgentBuilder:
         return self
 
     def default_device(self, device: str) -> Self:
-        """Where models given by path run; `"cpu"` by default."""
+        """Where models given by path run: by default what a folder's `metadata.json` says, otherwise `"cpu"`."""
         self._device = device
         return self
 
@@ -220,7 +220,7 @@ class AgentBuilder:
             seed=seed,
             keep_outputs=self._keep_outputs,
             threads=self._threads,
-            device=self._device,
+            device=self._device or "cpu",
             description=self._describe(loaded),
         )
         log.start()

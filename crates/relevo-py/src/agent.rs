@@ -171,10 +171,12 @@ impl Agent {
             if head.is_some() {
                 return Err(error::config("head= goes with model=; the policies that are there have their heads"));
             }
-            if device.is_some_and(|device| device != self.device) {
+            let slot = self.runtime.policy(policy.unwrap_or("default")).ok();
+            let served_on = slot.as_ref().map_or(&*self.device, |slot| slot.device());
+            if device.is_some_and(|device| device != served_on) {
                 return Err(error::config(&format!(
-                    "another device than the policy's (\"{}\") was asked for; give the actors a model of their own by model=",
-                    self.device
+                    "another device than the policy's (\"{served_on}\") was asked for; give the actors a model of their own by \
+                     model="
                 )));
             }
             return detach(py, || {
@@ -213,7 +215,8 @@ impl Agent {
         let model = match model.cast::<ModelModule>() {
             Ok(model) => model.get().clone(),
             Err(_) => {
-                ModelModule::load_from_path(py, model.extract()?, self.threads, self.device.clone(), Some(roles), None)?
+                let device = Some(slot.device().to_string());
+                ModelModule::load_from_path(py, model.extract()?, self.threads, device, Some(roles), None)?
             }
         };
         detach_and_log(py, || self.runtime.update_model(policy, model.0))
@@ -351,7 +354,7 @@ impl Agent {
             return Ok(model.get().clone());
         }
         let device = device.unwrap_or(&self.device).to_owned();
-        ModelModule::load_from_path(py, model.extract()?, self.threads, device, None, None)
+        ModelModule::load_from_path(py, model.extract()?, self.threads, Some(device), None, None)
     }
 
     /// Makes `act`'s arguments of RelayRL's, and tells the rewards of the actions before.

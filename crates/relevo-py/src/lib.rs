@@ -8,6 +8,7 @@ mod array;
 mod backends;
 mod contract;
 mod detach;
+mod devices;
 mod episode;
 mod error;
 mod event_loop;
@@ -35,6 +36,7 @@ mod _core {
         actors::Actors,
         agent::Agent,
         contract::{Contract, StateContract, TensorContract},
+        devices::devices,
         episode::Episode,
         logging::{close_events, next_event},
         machine::processors,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use pyo3::{prelude::*, types::PyDict};
 use relevo_core::{
-    policy::{LoadOptions, LoadedModel},
+    policy::{LoadOptions, LoadedModel, default_device},
     tensor::Tensor,
 };
 
@@ -24,21 +24,25 @@ pub(crate) struct ModelModule(pub(crate) LoadedModel);
 impl ModelModule {
     #[staticmethod]
     #[pyo3(
-        signature = (path, *, threads=1, device="cpu".to_owned(), roles=None, shapes=None),
-        text_signature = "(path, *, threads=1, device='cpu', roles=None, shapes=None)"
+        signature = (path, *, threads=1, device=None, roles=None, shapes=None),
+        text_signature = "(path, *, threads=1, device=None, roles=None, shapes=None)"
     )]
     pub(crate) fn load_from_path(
         py: Python<'_>,
         path: PathBuf,
         threads: usize,
-        device: String,
+        device: Option<String>,
         roles: Option<BTreeMap<String, String>>,
         shapes: Option<BTreeMap<String, Vec<usize>>>,
     ) -> PyResult<Self> {
         let backends = backends(py)?;
-        let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
+        let shapes = shapes.unwrap_or_default();
         let roles = roles.unwrap_or_default();
-        detach_and_log(py, || LoadedModel::load(&path, backends, &options, &roles)).map(Self)
+        detach_and_log(py, || {
+            let device = device.map_or_else(|| default_device(&path), Ok)?;
+            LoadedModel::load(&path, backends, &LoadOptions { threads, device, shapes }, &roles)
+        })
+        .map(Self)
     }
 
     #[staticmethod]

@@ -137,7 +137,9 @@ def run(
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Seed of environments and sampling; drawn if not given.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where the model runs.")] = "cpu",
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1 …", show_default=False)
+    ] = None,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads in one forward pass.")] = 1,
     role: Annotated[list[str] | None, typer.Option(metavar="NAME=ROLE", help=ROLE_HELP)] = None,
     deterministic: Annotated[
@@ -187,7 +189,9 @@ def run(
         bounds=None if bounds is None else Bounds.of(space, bounds),
         normalization=None if normalization is None else Normalization.from_json(normalization),
     )
-    builder.default_device(device).threads(threads).seed(seed).keep_in_memory(0)
+    builder.threads(threads).seed(seed).keep_in_memory(0)
+    if device is not None:
+        builder.default_device(device)
     if out is not None:
         builder.record(out)
     agent = builder.build()
