@@ -68,7 +68,7 @@ impl OnnxModel {
         let first = Mutex::new(Some(OnnxSession::new(session, Arc::clone(&signature))?));
         Ok(Self {
             signature,
-            facts: ModelFacts { producer, sha256, random_ops, batch: None },
+            facts: ModelFacts { producer, sha256, random_ops, ..ModelFacts::default() },
             bytes,
             threads,
             environment,

@@ -17,6 +17,7 @@ pub(crate) struct Contract {
     default_head: Option<String>,
     unused_actions: Vec<String>,
     producer: String,
+    notes: Vec<String>,
 }
 
 #[pyclass(frozen, get_all, module = "relevo")]
@@ -55,6 +56,7 @@ impl Contract {
             unused_actions: head.as_ref().map(|head| head.unused_actions(contract)).unwrap_or_default(),
             default_head: head.map(|head| head.kind().to_string()),
             producer: facts.producer.clone(),
+            notes: facts.notes.clone(),
         })
     }
 }
@@ -68,13 +70,14 @@ impl Contract {
             format!("  {title}:\n{}", lines.join("\n"))
         };
         format!(
-            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}\n  default head: {}\n)",
+            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}\n  default head: {}\n{})",
             block("inputs", &self.inputs),
             block("outputs", &self.outputs),
             self.batch,
             self.batch_reason,
             if self.recurrent { "yes" } else { "no" },
             self.default_head.as_deref().unwrap_or("none"),
+            self.notes.iter().map(|note| format!("  note: {note}\n")).collect::<String>(),
         )
     }
 }

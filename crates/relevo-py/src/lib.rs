@@ -33,6 +33,7 @@ mod _core {
         action_batch::ActionBatch,
         actors::Actors,
         agent::Agent,
+        backends::other_backends,
         contract::{Contract, TensorContract},
         episode::Episode,
         logging::{close_events, next_event},

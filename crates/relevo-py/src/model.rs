@@ -10,7 +10,7 @@ use relevo_core::{
 
 use crate::{
     array::{self, Contiguous},
-    backends::backends,
+    backends::{backends_for_bytes, backends_for_path},
     contract::Contract,
     detach::{detach, detach_and_log},
     error,
@@ -35,10 +35,10 @@ impl ModelModule {
         roles: Option<BTreeMap<String, String>>,
         shapes: Option<BTreeMap<String, Vec<usize>>>,
     ) -> PyResult<Self> {
-        let backends = backends(py)?;
+        let backends = backends_for_path(py, &path)?;
         let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
         let roles = roles.unwrap_or_default();
-        detach_and_log(py, || LoadedModel::load(&path, backends, &options, &roles)).map(Self)
+        detach_and_log(py, || LoadedModel::load(&path, &backends, &options, &roles)).map(Self)
     }
 
     #[staticmethod]
@@ -55,10 +55,10 @@ impl ModelModule {
         roles: Option<BTreeMap<String, String>>,
         shapes: Option<BTreeMap<String, Vec<usize>>>,
     ) -> PyResult<Self> {
-        let backends = backends(py)?;
+        let backends = backends_for_bytes(py, &name, data)?;
         let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
         let roles = roles.unwrap_or_default();
-        detach_and_log(py, || LoadedModel::load_bytes(&name, data, backends, &options, &roles)).map(Self)
+        detach_and_log(py, || LoadedModel::load_bytes(&name, data, &backends, &options, &roles)).map(Self)
     }
 
     #[getter]

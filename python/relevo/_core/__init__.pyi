@@ -3,6 +3,7 @@
 from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
 from relevo._core.agent import Agent
+from relevo._core.backends import other_backends
 from relevo._core.contract import Contract, TensorContract
 from relevo._core.episode import Episode
 from relevo._core.logging import close_events, next_event
@@ -25,6 +26,7 @@ __all__ = [
     "__version__",
     "close_events",
     "next_event",
+    "other_backends",
     "processors",
 ]
 

@@ -40,6 +40,10 @@ class Contract:
     def producer(self) -> str:
         """The tool that wrote the file."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What loading found out beside that, in sentences."""
+
 @final
 class TensorContract:
     """An input or output of a model, and its role."""

@@ -23,7 +23,7 @@ class ModelModule:
         """Loads `path` and infers its contract.
 
         Args:
-            path: an `.onnx` file.
+            path: an `.onnx` file; a TorchScript file (`.pt`, `.pth`, `.ts`) where `relevo[torch]` is installed.
             threads: threads that one forward pass may use; 1 is right when many actors share the machine.
             device: where it runs.
             roles: overrides what inputs and outputs are taken for, by name.
@@ -67,7 +67,7 @@ class ModelModule:
 
     @property
     def format(self) -> str:
-        """`"onnx"`"""
+        """`"onnx"`, `"torchscript"`, or that of another package's backend."""
 
     @property
     def sha256(self) -> str:

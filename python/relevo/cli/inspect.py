@@ -61,6 +61,7 @@ def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
         "random_ops": contract.random_ops,
         "default_head": contract.default_head,
         "unused_actions": contract.unused_actions,
+        "notes": contract.notes,
     }
 
 
@@ -110,6 +111,7 @@ def _facts(model: ModelModule, contract: Contract) -> list[tuple[str, str]]:
         ("memory", "recurrent: its outputs depend on a state" if contract.recurrent else "none"),
         ("random operators", ", ".join(contract.random_ops) or "none"),
         ("default head", head),
+        *(("note", note) for note in contract.notes),
         ("sha256", model.sha256),
     ]
 

@@ -4,6 +4,7 @@
 mod backend;
 mod contract;
 mod convention;
+mod foreign;
 mod head;
 mod loaded;
 mod pool;
@@ -15,6 +16,7 @@ mod worker;
 pub use backend::{Backend, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink};
 pub use contract::{Batch, Contract, InputContract, OutputContract};
 pub use convention::{InputRole, OutputRole};
+pub use foreign::ForeignBackend;
 pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};
 pub use loaded::LoadedModel;
 pub use pool::{PooledWorker, WorkerPool};
