@@ -26,6 +26,7 @@ CLASSES = [
     relevo.Run,
     relevo.ModelModule,
     relevo.Contract,
+    relevo.StateContract,
     relevo.TensorContract,
     relevo.CollectResult,
     relevo.envs.ProcessVectorEnv,

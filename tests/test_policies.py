@@ -155,11 +155,6 @@ def test_a_gaussian_in_one_output(shared: Path) -> None:
         np.testing.assert_allclose(batch.action.std(0), np.exp(log_std), rtol=0.06)
 
 
-def test_a_recurrent_policy_is_refused_by_actors(shared: Path) -> None:
-    with pytest.raises(relevo.ContractError, match="recurrent"):
-        relevo.AgentBuilder().default_model(shared / "mlagents_hallway.onnx").build()
-
-
 def test_the_broken_file_names_the_output_at_fault(shared: Path) -> None:
     with pytest.raises(relevo.ModelLoadError, match="memory_size") as caught:
         relevo.ModelModule.load_from_path(shared / f"{BROKEN}.onnx")

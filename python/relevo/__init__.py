@@ -9,6 +9,7 @@ from relevo._core import (
     Episode,
     ModelModule,
     Run,
+    StateContract,
     TensorContract,
     __version__,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "ModelModule",
     "RelevoError",
     "Run",
+    "StateContract",
     "TensorContract",
     "TrajectoryError",
     "UnsuitableEnvironmentError",

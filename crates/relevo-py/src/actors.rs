@@ -136,6 +136,18 @@ impl Actors {
         let owned = given.into_owned(rows);
         detach(py, || self.group.observe(&owned.outcome(), &owned.finals))
     }
+
+    #[pyo3(signature = (which=None))]
+    fn reset_state(&self, py: Python<'_>, which: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let rows = self.group.actors.len();
+        let which = which.map(|which| -> PyResult<_> {
+            let array = Contiguous::new(which)?;
+            array.expect("which", DType::Bool, rows, &[])?;
+            Ok(array.bytes().to_vec())
+        });
+        let which = which.transpose()?;
+        detach(py, || self.group.reset_state(which.as_deref()))
+    }
 }
 
 impl Actors {

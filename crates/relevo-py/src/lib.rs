@@ -34,7 +34,7 @@ mod _core {
         actors::Actors,
         agent::Agent,
         backends::other_backends,
-        contract::{Contract, TensorContract},
+        contract::{Contract, StateContract, TensorContract},
         episode::Episode,
         logging::{close_events, next_event},
         machine::processors,

@@ -115,7 +115,7 @@ impl Hints {
         hints.memories.extend(layers.into_iter().map(|((_, width), layers)| (Some(layers), width)));
         // Weights that stand on the right, normalisation, biases: less likely, but all that some modules have.
         for tensor in tensors {
-            if let [width] | [width, _] | [1, width] | [1, 1, width] = tensor.shape[..] {
+            if let [width] | [width, _] | [1, 1, width] = tensor.shape[..] {
                 add(&mut hints.widths, width);
             }
         }

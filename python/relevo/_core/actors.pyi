@@ -87,6 +87,20 @@ class Actors:
             AgentStateError: the actor still waits for the action of another call.
         """
 
+    def reset_state(self, which: npt.NDArray[np.bool_] | None = None) -> None:
+        """Lets actors begin anew: what a recurrent policy remembers of them is as at the start of an episode.
+
+        The end of an episode does that by itself. By hand it is needed where an episode begins that nothing was told
+        of: after a reset of the environment in the middle of one, and after the step that Gymnasium's `NEXT_STEP`
+        autoreset ignores. Without a recurrent policy it changes nothing.
+
+        Args:
+            which: `[N]` bool, true for the actors that begin anew; None for all.
+
+        Raises:
+            ContractError: `which` has another shape or dtype.
+        """
+
     def observe(
         self,
         reward: npt.ArrayLike | None,

@@ -26,7 +26,8 @@ class ModelModule:
             path: an `.onnx` file; a TorchScript file (`.pt`, `.pth`, `.ts`) where `relevo[torch]` is installed.
             threads: threads that one forward pass may use; 1 is right when many actors share the machine.
             device: where it runs.
-            roles: overrides what inputs and outputs are taken for, by name.
+            roles: overrides what inputs and outputs are taken for, by name; `state:NAME` says of an input that it is a
+                state, and which output gives its next value.
             shapes: the shape of one row of inputs, by name, where the file does not declare it.
 
         Raises:

@@ -115,7 +115,7 @@ impl LoadedModel {
     pub fn forward(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Tensor>> {
         let rows = self.rows(inputs)?;
         let all: Vec<_> = (0..self.contract.outputs.len()).collect();
-        let mut worker = self.pool.checkout(|| Worker::new(self, &all))?;
+        let mut worker = self.pool.checkout(|| Worker::new(self, &all, Arc::default()))?;
         worker.forward_all(rows, inputs)?;
         Ok(worker.take_outputs())
     }

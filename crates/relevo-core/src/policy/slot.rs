@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::{
-    Head, HeadKind, LoadedModel, Worker,
+    Head, HeadKind, LoadedModel, MemorySpec, Worker,
     contract::probe_input,
     convention::InputRole,
     pool::{PooledWorker, WorkerPool},
@@ -50,6 +50,8 @@ pub struct PolicyVersion {
     pub head: Head,
     /// The columns that its steps record, without a mask.
     pub schema: Arc<StepSchema>,
+    /// What it remembers of each actor.
+    pub memory: Arc<MemorySpec>,
     pool: WorkerPool,
     /// Workers that routers have for themselves.
     own_workers: AtomicU64,
@@ -74,7 +76,7 @@ impl PolicySlot {
     /// A slot that serves `loaded` as version 1.
     ///
     /// # Errors
-    /// [`Error::Contract`] where the head does not fit the model, or the model is recurrent.
+    /// [`Error::Contract`] where the head does not fit the model, or a state that the model depends on is handed on by no output.
     pub fn new(name: &str, loaded: LoadedModel, head: Option<HeadKind>, keep_outputs: bool) -> Result<Self> {
         let device = loaded.options.device.as_str().into();
         let first = PolicyVersion::new(1, loaded, head, keep_outputs)?;
@@ -116,10 +118,11 @@ impl PolicySlot {
     }
 
     /// Exchanges the model; the new version's number is returned. The new model is checked and warmed first, and where
-    /// it does not fit, the old one keeps serving.
+    /// it does not fit, the old one keeps serving. What a recurrent model remembers of its actors is handed to the new one,
+    /// whose states must be of the same types and shapes, in the same order.
     ///
     /// # Errors
-    /// [`Error::Contract`] where the new model takes other observations, gives other actions or misses an output,
+    /// [`Error::Contract`] where the new model takes other observations, gives other actions, misses an output or has other states,
     /// [`Error::Config`] where it was loaded for another device.
     pub fn update(&self, loaded: LoadedModel) -> Result<u64> {
         let _one_at_a_time = self.update.lock();
@@ -138,6 +141,15 @@ impl PolicySlot {
                 self.name,
                 describe(&new),
                 describe(&old)
+            )));
+        }
+        if !new.memory.fits(&old.memory) {
+            return Err(Error::Contract(format!(
+                "the new model for policy `{}` does not fit: it remembers {}, but the one that serves {}, which its actors have in \
+                 memory; keep the states, or make another policy of it",
+                self.name,
+                new.memory.describe(),
+                old.memory.describe()
             )));
         }
         // The first passes of a session are slow; a call that waits should not pay for them.
@@ -169,13 +181,10 @@ impl PolicySlot {
 
 impl PolicyVersion {
     fn new(version: u64, loaded: LoadedModel, head: Option<HeadKind>, keep_outputs: bool) -> Result<Self> {
-        if loaded.contract.recurrent {
-            return Err(Error::Contract(format!(
-                "{} is recurrent, and actors do not carry a recurrent state yet; `forward` runs it with states given by \
-                 hand",
-                loaded.path.display()
-            )));
-        }
+        let memory = MemorySpec::new(&loaded.contract).map_err(|error| match error {
+            Error::Contract(reason) => Error::Contract(format!("{}: {reason}", loaded.path.display())),
+            other => other,
+        })?;
         let random_graph = !loaded.model.facts().random_ops.is_empty();
         let head = Head::new(head, &loaded.contract, random_graph, keep_outputs)?;
         let schema = Arc::new(step_schema(&loaded, &head));
@@ -184,6 +193,7 @@ impl PolicyVersion {
             loaded,
             head,
             schema,
+            memory: Arc::new(memory),
             pool: WorkerPool::new(),
             own_workers: AtomicU64::new(0),
             warm_workers: Mutex::default(),
@@ -203,7 +213,7 @@ impl PolicyVersion {
 
     /// A new worker.
     pub(crate) fn worker(&self) -> Result<Worker> {
-        Worker::new(&self.loaded, self.head.wanted())
+        Worker::new(&self.loaded, self.head.wanted(), self.memory.clone())
     }
 
     /// A worker that its caller keeps.
@@ -226,9 +236,8 @@ impl PolicyVersion {
 
     /// A forward pass on a made-up observation.
     fn probe(&self, worker: &mut Worker) -> Result<()> {
-        let observations: Vec<_> =
-            self.loaded.contract.observations().map(|input| probe_input(input, 1, 0.0)).collect();
-        worker.forward(1, &observations.iter().map(Tensor::bytes).collect::<Vec<_>>(), None)
+        let observations: Vec<_> = self.loaded.contract.observations().map(|input| probe_input(input, 1)).collect();
+        worker.forward(1, &observations.iter().map(Tensor::bytes).collect::<Vec<_>>(), None, &[])
     }
 
     /// Whether a forward pass on a made-up observation gives NaN.

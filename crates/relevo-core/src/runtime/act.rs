@@ -1,7 +1,7 @@
 //! One call of `act`: observations into the block, one forward pass a policy, the head, the committed row.
 //!
-//! Nothing is committed before everything has worked: a call that fails leaves the block, the random streams and the open
-//! steps as they were. (Only where the group had to be leased anew for the call have its open steps ended.)
+//! Nothing is committed before everything has worked: a call that fails leaves the block, the random streams, the memories and
+//! the open steps as they were. (Only where the group had to be leased anew for the call have its open steps ended.)
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,6 +14,7 @@ use super::{
     batch::{NamedTensors, Rows},
     group::{ActorGroup, GroupState, Work, still_waiting},
     handover::Caller,
+    memory::Memory,
     results::ActionResults,
     segment::Failure,
     shared::AgentShared,
@@ -318,6 +319,7 @@ impl ActCall<'_> {
                 }
             };
         }
+        work.memories.iter_mut().for_each(Memory::advance);
         work.commit(row, options.record, self.agent.records());
         Ok(work.hand_out(row, raw))
     }
@@ -380,6 +382,9 @@ impl Work {
             self.block.values[row] = *value;
         }
         self.block.versions[row] = rows.version;
+        for memory in &mut self.memories {
+            memory.take_answer(rows, from);
+        }
         self.commit(row, record, recording);
         self.hand_out(row, rows.outputs(from))
     }

@@ -158,7 +158,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Lets actors follow another policy from their next action on.
+    /// Lets actors follow another policy from their next action on, which begins with an empty memory.
     pub fn assign(&self, ids: &[Uuid], policy: &str) -> Result<()> {
         self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
@@ -166,6 +166,9 @@ impl Agent {
         self.shared.routers.open(slot.device())?;
         for actor in self.shared.find(ids)? {
             Self::unsettle(&actor);
+            if !Arc::ptr_eq(&actor.policy(), &slot) {
+                actor.forget();
+            }
             actor.set_policy(slot.clone());
             self.shared.routers.place(&actor);
         }

@@ -13,7 +13,10 @@ use arrow_buffer::MutableBuffer;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
-use super::handover::{Latch, NEVER};
+use super::{
+    handover::{Latch, NEVER},
+    memory::{Memory, gather_next, lay_out, nan_state},
+};
 use crate::{
     error::{Error, Result},
     policy::{HeadError, HeadRequest, HeadRows, PolicySlot, PolicyVersion, Worker, random::Stream},
@@ -56,6 +59,8 @@ pub(super) struct Row<'a> {
     pub(super) mask: Option<&'a [u8]>,
     pub(super) deterministic: Option<bool>,
     pub(super) stream: Stream,
+    /// What the policy remembers of the actor.
+    pub(super) memory: &'a Memory,
     /// When it came, in nanoseconds of the router's clock.
     pub(super) came: u64,
 }
@@ -76,6 +81,11 @@ pub(super) struct Rows {
     mask_width: usize,
     pub(super) observations: Vec<MutableBuffer>,
     pub(super) masks: Vec<u8>,
+    /// For each state, the rows one behind the other, and the same for the next step.
+    states: Vec<MutableBuffer>,
+    pub(super) next_states: Vec<MutableBuffer>,
+    /// A state's rows as the model takes them, where they do not lie one behind the other there.
+    laid_out: Vec<MutableBuffer>,
     masked: bool,
     streams: Vec<Stream>,
     deterministic: Vec<Option<bool>>,
@@ -108,6 +118,7 @@ impl Batch {
     /// An empty batch.
     pub(super) fn new(slot: &PolicySlot) -> Self {
         let version = slot.current();
+        let states = || version.memory.states.iter().map(|_| MutableBuffer::new(0)).collect();
         Self {
             latch: Latch::default(),
             callers: AtomicUsize::new(0),
@@ -117,6 +128,9 @@ impl Batch {
                 mask_width: version.mask_width().unwrap_or(0),
                 observations: version.schema.observations.iter().map(|_| MutableBuffer::new(0)).collect(),
                 masks: Vec::new(),
+                states: states(),
+                next_states: states(),
+                laid_out: states(),
                 masked: false,
                 streams: Vec::new(),
                 deterministic: Vec::new(),
@@ -210,6 +224,7 @@ impl Rows {
     fn clear(&mut self) {
         self.observations.iter_mut().for_each(MutableBuffer::clear);
         self.masks.clear();
+        self.states.iter_mut().for_each(MutableBuffer::clear);
         self.masked = false;
         self.streams.clear();
         self.deterministic.clear();
@@ -230,6 +245,9 @@ impl Rows {
                 self.masks.extend(mask.iter().map(|allowed| u8::from(*allowed != 0)));
             }
             None => self.masks.resize(self.masks.len() + self.mask_width, 1),
+        }
+        for (buffer, state) in self.states.iter_mut().zip(row.memory.states()) {
+            buffer.extend_from_slice(state);
         }
         self.streams.push(row.stream);
         self.deterministic.push(row.deterministic);
@@ -257,6 +275,9 @@ impl Rows {
         let rows = self.streams.len();
         self.version = policy.version.version;
         self.answers.resize(&self.schema, rows);
+        for (next, state) in self.next_states.iter_mut().zip(&self.states) {
+            next.resize(state.len(), 0);
+        }
         if policy.slot.keeps_outputs() {
             self.outputs.resize_with(rows, || None);
         }
@@ -297,8 +318,9 @@ impl Rows {
         let mask = self.masked.then(|| &self.masks[scaled(self.mask_width)]);
         let failed =
             |what: &str| Error::Inference(format!("policy `{}` (version {}) {what}", slot.name(), version.version));
+        let states = lay_out(&version.memory, &self.states, &rows, &mut self.laid_out);
         worker
-            .forward(rows.len(), &observations, mask)
+            .forward(rows.len(), &observations, mask, &states)
             .map_err(|error| failed(&format!("failed on a batch of {}: {error}", rows.len())))?;
 
         let streams = &self.streams[rows.clone()];
@@ -325,6 +347,12 @@ impl Rows {
                 }
             }
         }
+        if let Some((_, state)) = nan_state(&version.memory, worker, rows.len()) {
+            return Err(failed(&format!(
+                "gave NaN in the state `{state}` for this actor; what it remembers stays as it was"
+            )));
+        }
+        gather_next(&version.memory, worker, &rows, &mut self.next_states);
         if slot.keeps_outputs() {
             for (at, row) in rows.enumerate() {
                 self.outputs[row] = Some(named_outputs(version, worker, at));

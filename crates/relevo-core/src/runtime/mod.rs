@@ -17,6 +17,7 @@ mod baton;
 mod config;
 mod group;
 mod handover;
+mod memory;
 mod observe;
 mod results;
 mod router;

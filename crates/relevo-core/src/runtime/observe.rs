@@ -264,6 +264,7 @@ impl Work {
         }
         self.ended = true;
         self.unmute(column);
+        self.forget(column);
         if let Some(last) = last
             && self.layout.recorded
             && flags.has(Flags::RECORDED)

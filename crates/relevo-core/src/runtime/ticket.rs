@@ -122,7 +122,9 @@ impl ActCall<'_> {
             return Err(still_waiting(&group.actors[0]));
         }
         let GroupState { work: Some(work), lane, .. } = &mut *guard else { return Err(unprepared()) };
-        let ([policy], [stream]) = (&work.policies[..], &work.streams[..]) else { return Err(unprepared()) };
+        let ([policy], [stream], [memory]) = (&work.policies[..], &work.streams[..], &mut work.memories[..]) else {
+            return Err(unprepared());
+        };
         for (column, bytes) in work.layout.schema().observations.iter().zip(request.observations) {
             if let Some(element) = first_nan(bytes, column.dtype) {
                 return Err(work.nan(column, 0, element));
@@ -136,6 +138,7 @@ impl ActCall<'_> {
                 mask: request.mask,
                 deterministic: request.deterministic,
                 stream: *stream,
+                memory,
                 came,
             };
             if caller == Caller::Blocks {
@@ -147,6 +150,7 @@ impl ActCall<'_> {
             // The router was taken away since; where the agent stops, there is no other one.
             lane.at = None;
         };
+        memory.sent = true;
         group.waiting.store(true, Ordering::Release);
         Ok(Ticket {
             group: group.clone(),

@@ -10,6 +10,8 @@
     reason = "test code, of which each user uses a part"
 )]
 
+pub mod made;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
