@@ -74,7 +74,7 @@ def test_the_json_has_these_names() -> None:
     names = [finding["name"] for finding in told["findings"] if finding["name"] != "open files"]
     assert names == [
         "onnx on cpu", "environments", "the main job", "temporary folder", "current folder", "shared memory",
-        "processes", "onnx on cuda", "onnx on mps",
+        "processes", "onnx on cuda", "onnx on mps", "torchscript",
     ]  # fmt: skip
 
 

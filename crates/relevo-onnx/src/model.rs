@@ -114,7 +114,7 @@ impl OnnxModel {
                 Some(Batch::Dynamic { reason: reason.into() })
             }
         };
-        let facts = ModelFacts { producer, sha256, random_ops, batch };
+        let facts = ModelFacts { producer, sha256, random_ops, batch, ..ModelFacts::default() };
         Ok(Self { signature, facts, bytes, noise, workshop, first: Mutex::new(Some(first)) })
     }
 }

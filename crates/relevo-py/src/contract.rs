@@ -20,6 +20,7 @@ pub(crate) struct Contract {
     branches: Py<PyTuple>,
     unused_actions: Vec<String>,
     producer: String,
+    notes: Vec<String>,
 }
 
 #[pyclass(frozen, get_all, module = "relevo")]
@@ -76,6 +77,7 @@ impl Contract {
             .unbind(),
             default_head: head.map(|head| head.describe()),
             producer: facts.producer.clone(),
+            notes: facts.notes.clone(),
         })
     }
 }
@@ -90,7 +92,7 @@ impl Contract {
         };
         let states: Vec<_> = self.states.iter().map(|state| format!("\n    {}", state.get().__repr__())).collect();
         format!(
-            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}{}\n  default head: {}\n)",
+            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}{}\n  default head: {}\n{})",
             block("inputs", &self.inputs),
             block("outputs", &self.outputs),
             self.batch,
@@ -98,6 +100,7 @@ impl Contract {
             if self.recurrent { "yes" } else { "no" },
             states.concat(),
             self.default_head.as_deref().unwrap_or("none"),
+            self.notes.iter().map(|note| format!("  note: {note}\n")).collect::<String>(),
         )
     }
 }

@@ -35,6 +35,7 @@ mod _core {
         action_batch::ActionBatch,
         actors::Actors,
         agent::Agent,
+        backends::other_backends,
         contract::{Contract, StateContract, TensorContract},
         devices::devices,
         episode::Episode,

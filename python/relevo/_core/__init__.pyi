@@ -3,6 +3,7 @@
 from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
 from relevo._core.agent import Agent
+from relevo._core.backends import other_backends
 from relevo._core.contract import Contract, StateContract, TensorContract
 from relevo._core.devices import devices
 from relevo._core.episode import Episode
@@ -28,6 +29,7 @@ __all__ = [
     "close_events",
     "devices",
     "next_event",
+    "other_backends",
     "processors",
 ]
 

@@ -55,6 +55,10 @@ class Contract:
     def producer(self) -> str:
         """The tool that wrote the file."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What loading found out beside that, in sentences."""
+
 @final
 class StateContract:
     """A state of a recurrent model: what one step gives, and the next one takes."""

@@ -64,6 +64,7 @@ def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
         "default_head": contract.default_head,
         "branches": list(contract.branches),
         "unused_actions": contract.unused_actions,
+        "notes": contract.notes,
     }
 
 
@@ -126,6 +127,7 @@ def _facts(model: ModelModule, contract: Contract) -> list[tuple[str, str]]:
         ("memory", _memory(contract)),
         ("random operators", ", ".join(contract.random_ops) or "none"),
         ("default head", head),
+        *(("note", note) for note in contract.notes),
         ("sha256", model.sha256),
     ]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 ONNX = 'pip install "relevo[onnx]"'
+TORCH = 'pip install "relevo[torch]"'
 
 # A policy for CartPole-v1, `logits = obs · WEIGHTS`, as an ONNX file. What writes such files is not at hand.
 POLICY = base64.b64decode(
@@ -67,7 +68,7 @@ def findings() -> list[Finding]:
         devices = [_device(folder, device) for device in ("cuda", "mps")]
         places = [_place("temporary folder", folder), _place("current folder", Path())]
     machine = [_shared_memory(), *_open_files(), spawn.finding()]
-    return [onnx, environments, main_job, *places, *machine, *devices]
+    return [onnx, environments, main_job, *places, *machine, *devices, *_backends()]
 
 
 @contextlib.contextmanager
@@ -180,6 +181,20 @@ def _provider(device: str) -> str:
     has_driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
     said = {True: "is here", False: "is not here"}
     return f"ONNX Runtime's CUDA part {said[has_provider]}, NVIDIA's driver {said[has_driver]}."
+
+
+def _backends() -> list[Finding]:
+    """Model backends of other packages; TorchScript's is told of where it is not there, too."""
+    found = []
+    for name, package, version, problem in relevo._core.other_backends():  # noqa: SLF001
+        if problem is None:
+            found.append(Finding(name, "ok", f"{package}: {version}"))
+            continue
+        what, _, remedy = problem.rpartition("; ")
+        found.append(Finding(name, "mind", what or problem, remedy if what else None))
+    if all(finding.name != "torchscript" for finding in found):
+        found.append(Finding("torchscript", "absent", f"files of TorchScript are not loaded; they would be by: {TORCH}"))
+    return found
 
 
 def _environments() -> Finding:

@@ -77,6 +77,8 @@ pub struct ModelFacts {
     pub sha256: String,
     /// Operators inside that draw random numbers.
     pub random_ops: Vec<String>,
+    /// What loading found out about the file, in sentences for people.
+    pub notes: Vec<String>,
     /// How many rows a forward pass takes, where the backend knows more of it than the declared shapes say.
     pub batch: Option<Batch>,
 }

@@ -52,6 +52,14 @@ pub fn default_device(path: &Path) -> Result<String> {
     Ok(Folder::at(path)?.and_then(|folder| folder.device).unwrap_or_else(|| "cpu".into()))
 }
 
+/// The model file that `path` leads to: itself, or the one that the `metadata.json` of a folder names.
+///
+/// # Errors
+/// [`Error::ModelLoad`] for a `metadata.json` that cannot be understood.
+pub fn model_file(path: &Path) -> Result<PathBuf> {
+    Ok(Folder::at(path)?.map_or_else(|| path.to_owned(), |folder| folder.file))
+}
+
 /// The JSON, field by field.
 #[derive(Deserialize)]
 struct Metadata {

@@ -6,6 +6,7 @@ mod bounds;
 mod contract;
 mod convention;
 mod folder;
+mod foreign;
 mod head;
 mod head_builder;
 mod head_part;
@@ -24,7 +25,8 @@ pub use backend::{Backend, Device, LoadOptions, Model, ModelFacts, ModelSource, 
 pub use bounds::{ActionBounds, BoundsKind};
 pub use contract::{Batch, Contract, InputContract, OutputContract};
 pub use convention::{InputRole, OutputRole};
-pub use folder::default_device;
+pub use folder::{default_device, model_file};
+pub use foreign::ForeignBackend;
 pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};
 pub use loaded::LoadedModel;
 pub use memory::{MemorySpec, StateSpec};
