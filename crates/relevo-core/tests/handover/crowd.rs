@@ -22,6 +22,8 @@ use crate::{
 pub struct Crowd {
     /// Actors whose threads block.
     pub blocking: usize,
+    /// How many of those give up waiting now and then.
+    pub giving_up: usize,
     /// Actors whose threads poll.
     pub polling: usize,
     /// Actors of one event loop.
@@ -36,8 +38,6 @@ pub struct Crowd {
     pub waking_patience: u64,
     /// Whether actors end without a word, one time in two.
     pub vanish: bool,
-    /// Whether threads that block give up now and then.
-    pub give_up: bool,
     /// Whether batons are lost, one time in two.
     pub lose_batons: bool,
     /// Whether it is all closed in the midst.
@@ -70,7 +70,7 @@ impl Crowd {
         if !self.closes {
             // Rows whose callers cancelled wait for their batch alone.
             let left = batcher.stop();
-            assert!(left == 0 || self.polling > 0 || self.give_up, "{left} batches were left waiting");
+            assert!(left == 0 || self.polling > 0 || self.giving_up > 0, "{left} batches were left waiting");
         }
         router.join().unwrap();
         batcher.clock.end();
@@ -87,7 +87,7 @@ impl Crowd {
             if entry.runs {
                 batcher.run(&entry.batch);
                 entry.batch.latch.wake(2, batcher.clock.now());
-            } else if !self.give_up {
+            } else if actor >= self.giving_up {
                 entry.batch.latch.wait();
             } else if !entry.batch.latch.wait_while(Duration::ZERO, || thread_rng().gen_bool(0.5)) {
                 // As `Baton::new` does, for the case that it was woken just then.

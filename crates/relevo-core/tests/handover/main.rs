@@ -28,6 +28,7 @@ use sync::Fault;
 /// Everyone calls again until it leaves, and passes the baton on: nobody ever needs the clock.
 const ORDERLY: Crowd = Crowd {
     blocking: 3,
+    giving_up: 0,
     polling: 0,
     turning: 0,
     calls: 3,
@@ -35,7 +36,6 @@ const ORDERLY: Crowd = Crowd {
     patience: NEVER_COMES,
     waking_patience: NEVER_COMES,
     vanish: false,
-    give_up: false,
     lose_batons: false,
     closes: false,
 };
@@ -56,10 +56,10 @@ const CARELESS: Crowd = Crowd { blocking: 4, waking_patience: 8, lose_batons: tr
 const RELAYED: Crowd = Crowd { blocking: 3, polling: 1, patience: 12, ..CARELESS };
 
 /// Threads that give up waiting.
-const INTERRUPTED: Crowd = Crowd { give_up: true, most_rows: 2, ..ORDERLY };
+const INTERRUPTED: Crowd = Crowd { giving_up: 3, most_rows: 2, ..ORDERLY };
 
 /// Everything at once, and closed in the midst.
-const CLOSED: Crowd = Crowd { waking_patience: 8, give_up: true, lose_batons: true, closes: true, ..IMPATIENT };
+const CLOSED: Crowd = Crowd { waking_patience: 8, giving_up: 2, lose_batons: true, closes: true, ..IMPATIENT };
 
 fn run(crowd: Crowd, scheduler: impl Scheduler + 'static, persistence: FailurePersistence) {
     let mut config = Config::new();

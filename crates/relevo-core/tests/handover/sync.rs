@@ -89,11 +89,11 @@ impl Thread {
 
     pub fn id(&self) -> usize {
         static NOBODY: AtomicUsize = AtomicUsize::new(0);
-        match suffers(Fault::LostThread) {
+        if suffers(Fault::LostThread) {
             // No address is that low.
-            true => NOBODY.fetch_add(1, StdOrdering::Relaxed) % 4_096,
-            false => Arc::as_ptr(&self.0).addr(),
+            return NOBODY.fetch_add(1, StdOrdering::Relaxed) % 4_096;
         }
+        Arc::as_ptr(&self.0).addr()
     }
 
     /// The same, and never at fault.
