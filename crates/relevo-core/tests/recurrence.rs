@@ -111,16 +111,18 @@ fn a_tuple_of_observations_is_no_state() {
 }
 
 #[test]
-fn an_only_observation_named_state_stays_one() {
-    let model = Made::new(vec![float("state", &[-1, 3])], vec![float("a", &[-1, 2]), float("b", &[-1, 3])], |inputs| {
+fn a_name_that_may_be_either_is_a_state_beside_an_observation() {
+    let model = Made::new(vec![float("hidden", &[-1, 3])], vec![float("a", &[-1, 2]), float("b", &[-1, 3])], |inputs| {
         Ok(vec![tensor(&[inputs[0].shape[0], 2], |_| 0.5), faded(&inputs[0])])
     });
     let contract = model.contract(&[]).unwrap();
     assert_eq!(contract.inputs[0].role, InputRole::Observation);
     assert!(!contract.recurrent);
-    // Beside an observation it is one of those states that have no name of their own.
+    let contract = fading(&[("hidden", "b")], &[-1, 3], 0).contract(&[]).unwrap();
+    assert_eq!(pairs(&contract), [("hidden", "b", 0)]);
+    // `state` is what many environments call what they show.
     let contract = fading(&[("state", "b")], &[-1, 3], 0).contract(&[]).unwrap();
-    assert_eq!(pairs(&contract), [("state", "b", 0)]);
+    assert_eq!(contract.inputs[1].role, InputRole::Observation);
 }
 
 #[test]
@@ -281,7 +283,7 @@ proptest! {
     #[test]
     fn pairs_are_always_of_one_kind(
         shapes in prop::collection::vec(prop::collection::vec(1_i64..4, 0..3), 1..4),
-        names in prop::collection::vec(prop::sample::select(vec!["h_in", "c_in", "a.0", "a.1", "state", "x"]), 3),
+        names in prop::collection::vec(prop::sample::select(vec!["h_in", "c_in", "a.0", "a.1", "hidden", "x"]), 3),
     ) {
         let shape = |at: usize| -> Vec<i64> { std::iter::once(-1).chain(shapes[at % shapes.len()].clone()).collect() };
         let mut inputs = vec![float("obs", &[-1, 2])];

@@ -17,8 +17,8 @@ use crate::{
 /// Floats of a batch and of single rows may differ by this, absolute and relative: other sizes are summed in another order.
 const TOLERANCE: f64 = 1e-3;
 
-/// Names that a state may have, and an observation as well.
-const WEAK_NAMES: [&str; 16] = [
+/// Names that a state may have, and an observation as well. `state` is not among them: it is a name for observations.
+const WEAK_NAMES: [&str; 14] = [
     "h",
     "c",
     "hx",
@@ -27,8 +27,6 @@ const WEAK_NAMES: [&str; 16] = [
     "hidden_states",
     "cell",
     "cell_states",
-    "state",
-    "states",
     "memory",
     "memories",
     "rnn_state",
