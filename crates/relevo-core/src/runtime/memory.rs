@@ -188,7 +188,10 @@ impl Work {
     /// The actor in `column` begins an episode.
     pub(super) fn forget(&mut self, column: usize) {
         if let Some((segment, row)) = self.place(column) {
-            self.memories[segment].forget(row);
+            let memory = &mut self.memories[segment];
+            // What episodes begin with may be another version's.
+            memory.adopt(&self.policies[segment].current().memory);
+            memory.forget(row);
         }
     }
 
