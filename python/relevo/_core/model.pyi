@@ -25,7 +25,8 @@ class ModelModule:
         Args:
             path: an `.onnx` file, or a folder with a `metadata.json` as RelayRL 0.5 writes it.
             threads: threads that one forward pass may use; 1 is right when many actors share the machine.
-            device: where it runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"coreml"`; None is what `metadata.json` says, or the CPU.
+            device: where it runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"coreml"`. None is what `metadata.json` says, or else
+                the CPU.
             roles: overrides what inputs and outputs are taken for, by name.
             shapes: the shape of one row of inputs, by name, where the file does not declare it.
 
