@@ -93,6 +93,20 @@ def constants_in_nodes(path: Path) -> Path:
     )
 
 
+def declared_for_any_batch(path: Path) -> Path:
+    """A batch axis that is said to be dynamic, and a target of a reshape that holds a 1 all the same."""
+    return models.save(
+        path,
+        [
+            helper.make_node("Reshape", ["obs", "flat"], ["flattened"]),
+            helper.make_node("MatMul", ["flattened", "w"], ["actions"]),
+        ],
+        {"obs": ["batch", 2, 3]},
+        {"actions": ["batch", 2]},
+        {**weights(w=(6, 2)), "flat": _ints(1, 6)},
+    )
+
+
 def shapes_that_are_worked_out(path: Path) -> Path:
     """A reshape to [batch, -1] whose batch comes from the input's shape."""
     return models.save(
@@ -194,6 +208,7 @@ REWRITTEN: dict[str, Callable[[Path], Path]] = {
     "weights beside it": weights_beside_it,
     "image": image,
     "constants in nodes": constants_in_nodes,
+    "declared for any batch": declared_for_any_batch,
     "shapes that are worked out": shapes_that_are_worked_out,
     "with a constant": with_a_constant,
     "masked": masked,
@@ -251,7 +266,7 @@ def _branching(path: Path) -> Path:
 
 
 KEPT: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "largest of all": (_mixing([helper.make_node("ReduceMax", ["obs"], ["mixed"], keepdims=1)]), "mixes the rows"),
+    "largest of all": (_mixing([helper.make_node("ReduceMax", ["obs"], ["mixed"], keepdims=1)]), "other numbers"),
     "mean over rows, hardly felt": (
         _mixing(
             [
@@ -301,7 +316,7 @@ KEPT: dict[str, tuple[Callable[[Path], Path], str]] = {
             ],
             {"first": np.array(0, np.int64)},
         ),
-        "mixes the rows",
+        "other numbers",
     ),
     "noise": (
         _mixing([helper.make_node("RandomNormal", [], ["mixed"], shape=[1, 1])]),

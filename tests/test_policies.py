@@ -104,7 +104,7 @@ def test_contracts_of_real_files(shared: Path) -> None:
     def contract(name: str) -> relevo.Contract:
         return relevo.ModelModule.load_from_path(shared / name).contract
 
-    assert contract("mujoco_go1.onnx").batch == "one"
+    assert contract("mujoco_go1.onnx").batch == "dynamic"
     ball = contract("mlagents_3dball.onnx")
     assert ball.default_head == "raw"
     assert ball.random_ops == ["RandomNormalLike"]

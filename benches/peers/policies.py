@@ -16,6 +16,8 @@ MLP = "mlp.onnx"
 """8 → 64 → 64 → 4, random weights: the policy of the issue's figures."""
 LARGE_MLP = "large-mlp.onnx"
 """64 → 256 → 256 → 16, random weights."""
+FIXED_MLP = "fixed-mlp.onnx"
+"""The first of these, declared for a batch of 1."""
 CARTPOLE_RANDOM = "cartpole-random.onnx"
 """4 → 64 → 64 → 2, random weights: episodes are short, so that many end in each step."""
 CARTPOLE_BALANCING = "cartpole-balancing.onnx"
@@ -35,6 +37,7 @@ def write_all(folder: Path) -> Path:
     _write(folder / LARGE_MLP, random_weights((64, 256, 256, 16)))
     for layers, name in LSTMS.items():
         _write_lstm(folder / name, layers)
+    _write(folder / FIXED_MLP, random_weights((8, 64, 64, 4)), batch=1)
     weights = random_weights((4, 64, 64, 2))
     _write(folder / CARTPOLE_RANDOM, weights)
     # The first unit of each layer carries a linear controller, with signals so small that tanh hardly bends them; the
@@ -58,7 +61,18 @@ def random_weights(widths: tuple[int, ...]) -> list[np.ndarray]:
     ]
 
 
-def _write(path: Path, weights: list[np.ndarray]) -> None:
+def with_unused_noise(path: Path, copy: Path) -> Path:
+    """A copy of a model with a random operator that nobody uses, so that Relevo cannot compare runs of it."""
+    import onnx
+    from onnx import helper
+
+    model = onnx.load(str(path))
+    model.graph.node.append(helper.make_node("RandomNormal", [], ["unused noise"], shape=[1]))
+    onnx.save(model, str(copy))
+    return copy
+
+
+def _write(path: Path, weights: list[np.ndarray], batch: int | str = "batch") -> None:
     # Imported here: the peers' environments have no `onnx`, and need only the names above.
     from onnx import helper, numpy_helper
 
@@ -74,7 +88,7 @@ def _write(path: Path, weights: list[np.ndarray]) -> None:
         if not last:
             signal = f"signal_{layer}"
             nodes.append(helper.make_node("Tanh", [output], [signal]))
-    tensors = {"obs": ["batch", weights[0].shape[0]]}, {"logits": ["batch", weights[-1].shape[1]]}
+    tensors = {"obs": [batch, weights[0].shape[0]]}, {"logits": [batch, weights[-1].shape[1]]}
     _save(path, nodes, initializers, *tensors)
 
 

@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 WORKLOADS = {
     "act": None,
     "recurrent": None,
+    "fixed_batch": None,
     "actors_memory": None,
     "gymnasium_cartpole": None,
     "envpool_cartpole": "envpool",

@@ -1,4 +1,4 @@
-//! Graphs that are declared for a batch of 1: rewritten for any number of rows, where that provably gives the same.
+//! Graphs for a batch of 1: rewritten for any number of rows, where that provably gives the same.
 //!
 //! The proof is by running: the rewritten graph gets batches of made-up rows, the original one the rows alone. Not only the
 //! outputs must agree but everything that one node hands to another. So a node that mixes rows is found out even where a
@@ -60,15 +60,28 @@ pub(crate) struct Original<'a> {
 /// Makes a session for a file, which may be one that ONNX Runtime refuses.
 pub(crate) type Build<'a> = &'a dyn Fn(&[u8]) -> Result<OnnxSession, String>;
 
-/// Rewrites a graph whose inputs are declared with a batch of 1; `None` where they are not. `session` is the original's.
+/// Rewrites a graph for a batch of 1; `None` where it is none. `session` is the original's.
+///
+/// Inputs that are declared with a batch of 1 show it. A graph may also be declared for any batch, and hold a batch of 1 in its
+/// constants, as tracing exporters write them: then a batch fails.
 pub(crate) fn rewritten(original: &Original<'_>, session: &mut OnnxSession, build: Build<'_>) -> Option<Outcome> {
     let plans = plans(original.inputs)?;
+    let declared = plans.iter().any(|plan| !plan.axes.is_empty());
+    // Of a graph that is declared for any batch, whoever tries one finds out what is wrong with it.
+    let kept = |reason: String| declared.then_some(Outcome::Kept(reason));
     if let Some(obstacle) = &original.obstacle {
-        return Some(Outcome::Kept(obstacle.clone()));
+        return kept(obstacle.clone());
+    }
+    if !declared {
+        let rows = agreement::rows(original.inputs, 0);
+        let axes: Vec<_> = original.inputs.iter().map(|spec| plans[0].axis(spec)).collect();
+        if run(session, &agreement::stacked(&rows, 2, &axes)).is_ok() {
+            return None;
+        }
     }
     let mut trial = match Trial::new(original, session, build) {
         Ok(trial) => trial,
-        Err(reason) => return Some(Outcome::Kept(reason)),
+        Err(reason) => return kept(reason),
     };
     let (mut tried, mut first_reason) = (HashSet::new(), None);
     for plan in &plans {
@@ -86,10 +99,18 @@ pub(crate) fn rewritten(original: &Original<'_>, session: &mut OnnxSession, buil
             Err(reason) => first_reason = first_reason.or(Some(reason)),
         }
     }
-    Some(Outcome::Kept(first_reason.unwrap_or_default()))
+    kept(first_reason.unwrap_or_default())
 }
 
-/// Ways to read the declarations, the likeliest first; `None` where they are not of a batch of 1, or no batch at all.
+impl Plan {
+    /// The axis of an input that counts the rows. In an input that the plan does not name it is dynamic already.
+    fn axis(&self, spec: &TensorSpec) -> usize {
+        let dynamic = || spec.shape.iter().position(|dim| matches!(dim, Dim::Dynamic(_)));
+        self.axes.get(&spec.name).copied().or_else(dynamic).unwrap_or(0)
+    }
+}
+
+/// Ways to read the declarations, the likeliest first; `None` where they have another batch than 1, or none.
 fn plans(inputs: &[TensorSpec]) -> Option<Vec<Plan>> {
     let fixed = |spec: &&TensorSpec| spec.shape.iter().all(|dim| matches!(dim, Dim::Fixed(_)));
     let one = Dim::Fixed(1);
@@ -108,7 +129,7 @@ fn plans(inputs: &[TensorSpec]) -> Option<Vec<Plan>> {
         };
         axes.insert(spec.name.clone(), axis);
     }
-    if axes.is_empty() {
+    if inputs.iter().any(|spec| spec.shape.is_empty()) {
         return None;
     }
     let all = (1_usize << either.len().min(usize::BITS as usize - 1)) - 1;
@@ -228,13 +249,7 @@ impl<'a> Trial<'a> {
 
     /// The declarations of the rewritten graph's outputs, if it gives a batch what the original gives its rows.
     fn outputs(&mut self, plan: &Plan, bytes: &[u8]) -> Result<Vec<TensorSpec>, String> {
-        let inputs = self.original.inputs.iter();
-        // An input that the plan does not name has its batch axis dynamic already.
-        let axis = |spec: &TensorSpec| {
-            let dynamic = || spec.shape.iter().position(|dim| matches!(dim, Dim::Dynamic(_)));
-            plan.axes.get(&spec.name).copied().or_else(dynamic).unwrap_or(0)
-        };
-        let axes: Vec<_> = inputs.map(axis).collect();
+        let axes: Vec<_> = self.original.inputs.iter().map(|spec| plan.axis(spec)).collect();
         let mut session = (self.build)(bytes)?;
         let specs = &self.original.outputs;
         let mut found: Vec<Option<usize>> = vec![None; specs.len()];

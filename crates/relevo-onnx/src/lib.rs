@@ -105,7 +105,7 @@ impl Backend for OnnxBackend {
     }
 
     fn devices(&self) -> Result<Vec<DeviceState>> {
-        library::library(&self.candidates).map(|library| Self::devices_of(library)).map_err(Error::DeviceUnavailable)
+        library::library(&self.candidates).map(Self::devices_of).map_err(Error::DeviceUnavailable)
     }
 }
 

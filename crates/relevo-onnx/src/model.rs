@@ -252,7 +252,8 @@ impl Workshop {
 
 /// What to do about a file that ONNX Runtime refuses for this reason.
 fn advice(reason: &str) -> &'static str {
-    if reason.contains("is not a registered function/op") || reason.contains("Could not find an implementation") {
+    let unknown_operator = ["No Op registered", "is not a registered function/op", "Could not find an implementation"];
+    if unknown_operator.iter().any(|words| reason.contains(words)) {
         "this ONNX Runtime lacks the operator: export the model with standard operators of a lower opset, or install a newer one \
          with `pip install -U onnxruntime`"
     } else if reason.contains("opset") || reason.contains("IR version") || reason.contains("ir_version") {

@@ -136,7 +136,7 @@ fn find_seeds(bytes: &[u8], graph: Range<usize>, found: &mut Vec<Range<usize>>) 
             if random && is_seed(bytes, &attribute)? {
                 let fields = wire::fields(bytes, attribute.body)?.into_iter();
                 let is_float = |field: &Field| field.number == tag::ATTRIBUTE_FLOAT && field.body.len() == 4;
-                found.extend(fields.filter(is_float).map(|field| field.body).last());
+                found.extend(fields.filter(is_float).map(|field| field.body).next_back());
                 continue;
             }
             for graph in graphs(bytes, &attribute)? {

@@ -212,12 +212,11 @@ impl Agent {
     fn update_model(&self, py: Python<'_>, model: &Bound<'_, PyAny>, policy: &str) -> PyResult<u64> {
         let slot = self.runtime.policy(policy).map_err(|error| to_python(&error))?;
         let roles = slot.current().loaded.roles.clone();
-        let model = match model.cast::<ModelModule>() {
-            Ok(model) => model.get().clone(),
-            Err(_) => {
-                let device = Some(slot.device().to_string());
-                ModelModule::load_from_path(py, model.extract()?, self.threads, device, Some(roles), None)?
-            }
+        let model = if let Ok(model) = model.cast::<ModelModule>() {
+            model.get().clone()
+        } else {
+            let device = Some(slot.device().to_string());
+            ModelModule::load_from_path(py, model.extract()?, self.threads, device, Some(roles), None)?
         };
         detach_and_log(py, || self.runtime.update_model(policy, model.0))
     }

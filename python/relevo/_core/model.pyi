@@ -26,7 +26,8 @@ class ModelModule:
             path: an `.onnx` file; a TorchScript file (`.pt`, `.pth`, `.ts`) where `relevo[torch]` is installed; or a folder
                 with a `metadata.json` as RelayRL 0.5 writes it.
             threads: threads that one forward pass may use; 1 is right when many actors share the machine.
-            device: where it runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"coreml"`; None is what `metadata.json` says, or the CPU.
+            device: where it runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"coreml"`. None is what `metadata.json` says, or else
+                the CPU.
             roles: overrides what inputs and outputs are taken for, by name; `state:NAME` says of an input that it is a
                 state, and which output gives its next value.
             shapes: the shape of one row of inputs, by name, where the file does not declare it.
