@@ -80,7 +80,8 @@ fn choose(
     }
     if is_torchscript {
         return refuse(
-            "TorchScript is loaded by a package of its own, which is not installed; pip install \"relevo[torch]\"".into(),
+            "TorchScript is loaded by a package of its own, which is not installed; pip install \"relevo[torch]\""
+                .into(),
         );
     }
     Ok(chosen)
@@ -159,7 +160,11 @@ fn load(entry: &Bound<'_, PyAny>, package: &str) -> PyResult<Arc<ForeignBackend>
 /// What an exception says; its type where it says nothing.
 fn why(py: Python<'_>, error: &PyErr) -> String {
     let text = error.value(py).to_string();
-    if text.is_empty() { error.get_type(py).name().map_or_else(|_| "an error".into(), |name| name.to_string()) } else { text }
+    if text.is_empty() {
+        error.get_type(py).name().map_or_else(|_| "an error".into(), |name| name.to_string())
+    } else {
+        text
+    }
 }
 
 /// The backends of other packages: name, package, version or None, problem or None.
