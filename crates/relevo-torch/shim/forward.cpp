@@ -133,6 +133,24 @@ at::Tensor borrowed(const relevo_tensor &tensor) {
     return at::from_blob(data, sizes, c10::IntArrayRef(tensor.strides, tensor.ndim), type);
 }
 
+// Gives torch a number of threads for a call. What the program at large uses comes back afterwards: the number is one for
+// the whole process, and training may go on in it. Where it is right already, nothing is set.
+class Threads {
+   public:
+    explicit Threads(int count) : before_(at::get_num_threads()), changed_(before_ != count) {
+        if (changed_) at::set_num_threads(count);
+    }
+    ~Threads() {
+        if (changed_) at::set_num_threads(before_);
+    }
+    Threads(const Threads &) = delete;
+    Threads &operator=(const Threads &) = delete;
+
+   private:
+    int before_;
+    bool changed_;
+};
+
 // One caller's copy of a program.
 struct Session {
     torch::jit::Module module;
@@ -142,6 +160,7 @@ struct Session {
     // Whether the module may keep what it is given.
     bool copies;
     c10::Device device;
+    int threads;
 
     // An attribute that holds memory, and the tensor that is put there before each call.
     struct Place {
@@ -167,6 +186,7 @@ struct Session {
           writes(program.writes),
           copies(apart || !program.states.empty()),
           device(program.device),
+          threads(program.threads),
           staged_inputs(program.writes.size()) {
         for (const auto &state : program.states) {
             places.push_back({&holder(module, state.path), state.path.back(), state.initial.clone()});
@@ -200,6 +220,7 @@ struct Session {
             place.own.copy_(given);
             place.object->setSlot(place.slot, place.own);
         }
+        const Threads limit(threads);
         stack.clear();
         stack.emplace_back(module._ivalue());
         for (const auto &argument : arguments) stack.push_back(value_of(argument, leaves));

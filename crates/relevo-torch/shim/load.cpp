@@ -65,10 +65,11 @@ using namespace relevo_torch;
 
 void relevo_torch_free(relevo_message message) { std::free(message); }
 
-relevo_message relevo_torch_load(const void *data, size_t size, const char *device, Program **program) {
+relevo_message relevo_torch_load(const void *data, size_t size, const char *device, int threads, Program **program) {
     return guarded([&] {
         auto loaded = std::make_unique<Program>();
         loaded->device = c10::Device(device);
+        loaded->threads = threads;
         loaded->module = torch::jit::load(std::make_shared<Memory>(data, size), loaded->device);
         loaded->module.eval();
         for (auto parameter : loaded->module.parameters()) parameter.requires_grad_(false);

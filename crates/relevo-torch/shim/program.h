@@ -33,6 +33,7 @@ struct State {
 struct Program {
     torch::jit::Module module;
     c10::Device device = c10::kCPU;
+    int threads = 1;
     std::string method;
     std::vector<Argument> arguments;
     // Whether the code may write to an input, one for each leaf.

@@ -26,8 +26,8 @@ typedef void (*relevo_each_tensor)(void *context, const char *name, size_t size,
 
 void relevo_torch_free(relevo_message message);
 
-// Loads a TorchScript archive. The device is one that torch knows.
-relevo_message relevo_torch_load(const void *data, size_t size, const char *device, Program **program);
+// Loads a TorchScript archive. The device is one that torch knows; calls use so many threads.
+relevo_message relevo_torch_load(const void *data, size_t size, const char *device, int threads, Program **program);
 void relevo_torch_release(Program *program);
 
 void relevo_torch_methods(const Program *program, relevo_each_text each, void *context);

@@ -55,10 +55,9 @@ impl TorchModel {
         }
         let device = device::check(&options.device, &path)
             .map_err(|reason| Failure::new(FailureKind::DeviceUnavailable, reason))?;
-        let program = Program::load(bytes, &device).map_err(|reason| {
+        let program = Program::load(bytes, &device, options.threads).map_err(|reason| {
             refused(format!("torch cannot read it: {}; copy or export it again", first_line(&reason)))
         })?;
-        tch::set_num_threads(options.threads as i32);
         let mut described = Described::find(program, &options.shapes, source.path)?;
         described.description.producer = producer.into();
         described.description.sha256 = format!("{:x}", Sha256::digest(bytes));
@@ -91,12 +90,15 @@ impl Described {
             }
         };
         let optional = program.optional_arguments(method).map_err(refused)?;
-        let (as_inputs, left_out): (Vec<_>, Vec<_>) =
-            optional.into_iter().partition(|name| Purpose::of(name, true) == Purpose::Mask || is_memory(name));
-        let tried = if as_inputs.is_empty() { vec![vec![]] } else { vec![as_inputs, vec![]] };
+        let of = |purpose| optional.iter().filter(move |name| Purpose::of(name, false) == purpose).cloned();
+        let masks: Vec<_> = of(Purpose::Mask).collect();
+        let states: Vec<_> = of(Purpose::State).collect();
+        // With everything that may be of use first.
+        let mut tried = vec![[masks.clone(), states].concat(), masks, Vec::new()];
+        tried.dedup();
         let mut failure = None;
-        for optional in tried {
-            let names = program.prepare(method, &optional).map_err(|reason| {
+        for included in tried {
+            let names = program.prepare(method, &included).map_err(|reason| {
                 refused(format!(
                     "{}; export a method of tensors, tuples or dictionaries of tensors",
                     first_line(&reason)
@@ -105,7 +107,10 @@ impl Described {
             match Search::new(&program, &names, shapes)?.found(&program) {
                 Ok((search, found)) => {
                     let mut description = search.description(&found);
-                    add_notes(&mut description, method, &left_out);
+                    if has_loose_state(&description, &included) {
+                        continue;
+                    }
+                    add_notes(&mut description, method, optional.iter().filter(|name| !included.contains(name)));
                     add_states(&mut program, &search, &found, &methods, &mut description, path)?;
                     return Ok(Self { program, description });
                 }
@@ -116,8 +121,15 @@ impl Described {
     }
 }
 
-fn is_memory(name: &str) -> bool {
-    Purpose::of(name, false) == Purpose::State
+/// Whether an argument that may be left out would be a state that the module gives no next value of.
+fn has_loose_state(description: &Description, included: &[String]) -> bool {
+    let is_linked = |input: usize| description.states.iter().any(|link| link.input == input);
+    description.inputs.iter().enumerate().any(|(input, spec)| {
+        let argument = spec.name.split('.').next().unwrap_or(&spec.name);
+        included.iter().any(|name| name == argument)
+            && Purpose::of(argument, false) == Purpose::State
+            && !is_linked(input)
+    })
 }
 
 /// The inputs, and what is known of their shapes.
@@ -213,10 +225,15 @@ impl<'a> Search<'a> {
             None => (BatchKind::Dynamic, "batches of 2 and 3 rows ran".into()),
         };
         let mut notes = self.told.clone();
+        let rows = if fixed.is_some() { "1" } else { "batch" };
         let searched = self.names.iter().zip(&found.guesses).filter(|(name, _)| !self.given.contains_key(*name));
         notes.extend(searched.map(|(name, guess)| {
-            let shape: Vec<_> =
-                guess.shape(1).iter().enumerate().map(|(index, size)| name_axis(guess, index, *size)).collect();
+            let shape: Vec<_> = guess
+                .shape(1)
+                .iter()
+                .enumerate()
+                .map(|(index, size)| if index == guess.axis { rows.to_string() } else { size.to_string() })
+                .collect();
             format!(
                 "`{name}` is {} [{}]: the file does not say so, forward passes ran with it",
                 guess.scalar.name(),
@@ -257,11 +274,7 @@ impl<'a> Search<'a> {
     }
 }
 
-fn name_axis(guess: &Guess, index: usize, size: i64) -> String {
-    if index == guess.axis { "batch".into() } else { size.to_string() }
-}
-
-fn add_notes(description: &mut Description, method: &str, left_out: &[String]) {
+fn add_notes<'a>(description: &mut Description, method: &str, left_out: impl Iterator<Item = &'a String>) {
     if method != "forward" {
         description.notes.push(format!("the method `{method}` is called"));
     }
@@ -327,7 +340,7 @@ fn add_states(
     let start = reset.map_or_else(|| "as in the file".to_owned(), |method| format!("as `{method}()` leaves it"));
     description
         .notes
-        .push(format!("{} changes in each pass: an actor's memory, which begins {start}", names.join(" and ")));
+        .push(format!("each pass changes {}: an actor's memory, which begins {start}", names.join(" and ")));
     Ok(())
 }
 

@@ -30,6 +30,7 @@ unsafe extern "C" {
         data: *const c_void,
         size: usize,
         device: *const c_char,
+        threads: i32,
         program: *mut *mut RawProgram,
     ) -> Message;
     fn relevo_torch_release(program: *mut RawProgram);
@@ -148,11 +149,15 @@ fn name(text: &str) -> Result<CString> {
 }
 
 impl Program {
-    pub(crate) fn load(bytes: &[u8], device: &str) -> Result<Self> {
+    /// Loads an archive. Calls use so many threads.
+    pub(crate) fn load(bytes: &[u8], device: &str, threads: usize) -> Result<Self> {
         let device = name(device)?;
+        let threads = i32::try_from(threads).map_err(|_| format!("{threads} threads are too many"))?;
         let mut program = ptr::null_mut();
         // SAFETY: the bytes live for the call; torch copies what it keeps.
-        check(unsafe { relevo_torch_load(bytes.as_ptr().cast(), bytes.len(), device.as_ptr(), &raw mut program) })?;
+        check(unsafe {
+            relevo_torch_load(bytes.as_ptr().cast(), bytes.len(), device.as_ptr(), threads, &raw mut program)
+        })?;
         Ok(Self(program))
     }
 
