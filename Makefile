@@ -38,6 +38,13 @@ bench: $(INSTALLED) ## Run the benchmarks; ratios are of one run
 	@$(STAGE) "Rust benchmarks" scripts/with_onnxruntime cargo bench --workspace --bench '*' $(LOCKED)
 	@if [[ -f benches/peers/run.py ]]; then $(STAGE) "side by side with others" $(VENV_PYTHON) benches/peers/run.py; fi
 
+# Five minutes of it are in docs/benchmarks.md.
+SOAK_SECONDS ?= 20
+
+.PHONY: soak
+soak: $(INSTALLED) ## Everything at once for SOAK_SECONDS (20), every action held against what its version gives
+	@$(STAGE) "soak of $(SOAK_SECONDS) s" $(VENV_PYTHON) benches/soak.py --seconds $(SOAK_SECONDS)
+
 ##@ The parts of them
 
 .PHONY: venv

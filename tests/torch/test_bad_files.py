@@ -105,7 +105,12 @@ def test_from_memory(whole: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("device", "there"),
-    [("cuda", torch.cuda.is_available()), ("cuda:99", False), ("mps", torch.backends.mps.is_available()), ("tpu", False)],
+    [
+        ("cuda", torch.cuda.is_available()),
+        ("cuda:99", False),
+        ("mps", torch.backends.mps.is_available()),
+        ("tpu", False),
+    ],
 )
 def test_devices_that_are_not_there(tmp_path: Path, whole: bytes, device: str, there: bool) -> None:
     if there:
@@ -124,4 +129,6 @@ def test_a_cuda_device_gives_what_the_cpu_gives(tmp_path: Path, whole: bytes) ->
     path.write_bytes(whole)
     x = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
     there, here = (relevo.ModelModule.load_from_path(path, device=device) for device in ("cuda:0", "cpu"))
-    np.testing.assert_allclose(there.forward({"input": x})["output_0"], here.forward({"input": x})["output_0"], atol=1e-4)
+    np.testing.assert_allclose(
+        there.forward({"input": x})["output_0"], here.forward({"input": x})["output_0"], atol=1e-4
+    )

@@ -190,14 +190,21 @@ impl<'py> ActArguments<'py> {
 
     /// Begins the call, checks them against what the policies take, and makes the group ready.
     fn begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
-        let mut call = loop {
-            match group.try_begin() {
-                Ok(Some(call)) => break call,
-                // Another thread is in a call of this group, and may need the interpreter lock to finish.
-                Ok(None) => py.detach(|| group.wait()),
+        loop {
+            match self.try_to_begin(py, group) {
                 // The call that it waits for may be one of a loop that was closed.
-                Err(_) if group.is_waiting() && event_loop::forget_closed(py)? => {}
-                Err(error) => return Err(to_python(&error)),
+                Err(_) if py.detach(|| group.has_waiting()) && event_loop::forget_closed(py)? => {}
+                begun => return begun,
+            }
+        }
+    }
+
+    fn try_to_begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
+        let mut call = loop {
+            match group.try_begin().map_err(|error| to_python(&error))? {
+                Some(call) => break call,
+                // Another thread is in a call of this group, and may need the interpreter lock to finish.
+                None => py.detach(|| group.wait()),
             }
         };
         self.check(&call)?;
@@ -301,6 +308,9 @@ impl RecordArgument {
             return Ok(Self::Same(record.is_true()));
         }
         let array = Contiguous::new(record)?;
+        if let ([], Some(DType::Bool)) = (array.shape(), array.dtype()) {
+            return Ok(Self::Same(array.bytes()[0] != 0));
+        }
         array.expect("record", DType::Bool, rows, &[])?;
         Ok(Self::Each(array.bytes().to_vec()))
     }

@@ -68,8 +68,8 @@ impl Agent {
         description: &str,
     ) -> PyResult<Self> {
         let description = serde_json::from_str(description).map_err(|error| error::config(&error.to_string()))?;
-        let max_wait = Duration::try_from_secs_f64(max_wait)
-            .map_err(|_| error::config(&format!("max_wait must be at least 0 seconds, but is {max_wait}")))?;
+        let max_wait =
+            Duration::try_from_secs_f64(max_wait).map_err(|error| error::config(&format!("max_wait: {error}")))?;
         let on_error = match on_error {
             "raise" => OnError::Raise,
             "drop_actor" => OnError::DropActor,
@@ -151,7 +151,7 @@ impl Agent {
         policy: Option<&str>,
         head: Option<&str>,
     ) -> PyResult<Uuid> {
-        let ids = self.new_actors(py, 1, device, model, policy, head)?;
+        let ids = self.new_actors(py, 1_i64.into_pyobject(py)?.as_any(), device, model, policy, head)?;
         ids.first().copied().ok_or_else(|| error::config("no actor was made"))
     }
 
@@ -159,12 +159,13 @@ impl Agent {
     fn new_actors(
         &self,
         py: Python<'_>,
-        count: i64,
+        count: &Bound<'_, PyAny>,
         device: Option<&str>,
         model: Option<&Bound<'_, PyAny>>,
         policy: Option<&str>,
         head: Option<&str>,
     ) -> PyResult<Vec<Uuid>> {
+        let count = whole_number("the number of new actors", count)?;
         let count = usize::try_from(count)
             .map_err(|_| error::config(&format!("the number of new actors must be at least 0, but is {count}")))?;
         let Some(model) = model else {
@@ -270,7 +271,8 @@ impl Agent {
         self.tell(py, &ids, &reward, Some(&flag(terminated)), Some(&flag(truncated)), final_obs)
     }
 
-    fn scale_throughput(&self, py: Python<'_>, change: i64) -> PyResult<usize> {
+    fn scale_throughput(&self, py: Python<'_>, change: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let change = whole_number("the number of routers to add or take away", change)?;
         detach(py, || self.runtime.scale_routers(change))
     }
 
@@ -423,6 +425,14 @@ fn describe_counts(entry: &Bound<'_, PyDict>, counts: &RouterCounts) -> PyResult
     entry.set_item("queue_seconds", counts.queue_seconds)?;
     entry.set_item("inference_seconds", counts.inference_seconds)?;
     entry.set_item("restarts", counts.restarts)
+}
+
+/// A Python integer, NumPy's as well.
+fn whole_number(what: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    given.extract().map_err(|_| {
+        let came = given.repr().map_or_else(|_| "something else".into(), |text| text.to_string());
+        error::config(&format!("{what} must be a whole number between -2**63 and 2**63 - 1, but {came} came"))
+    })
 }
 
 fn slot(name: &str, model: LoadedModel, options: PolicyOptions) -> relevo_core::Result<Arc<PolicySlot>> {

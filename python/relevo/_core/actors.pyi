@@ -58,7 +58,8 @@ class Actors:
         Raises:
             ContractError: an observation or mask of another shape or dtype, NaN in one of them, a mask that allows
                 nothing.
-            InferenceError: the model failed or gave NaN; the message names the actor. Nothing is recorded for the call.
+            InferenceError: the model failed or gave NaN; the message names the actor, whose id is in `actor_id`.
+                Nothing is recorded for the call.
             ActorNotFoundError: an actor was removed.
             AgentStateError: the agent is not running; or, of a handle on one actor, it still waits for the action of
                 another call.

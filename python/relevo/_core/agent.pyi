@@ -100,7 +100,12 @@ class Agent:
         policy: str | None = None,
         head: str | None = None,
     ) -> list[UUID]:
-        """Adds `count` actors; see `new_actor`. A model given here is shared by them."""
+        """Adds `count` actors; see `new_actor`. A model given here is shared by them.
+
+        Raises:
+            ConfigError: `count` is no whole number, or they are too many.
+            AgentStateError: the agent was shut down.
+        """
 
     def remove_actor(self, actor: UUID) -> None:
         """Removes an actor. Its open episode is kept as an incomplete one.
@@ -167,7 +172,8 @@ class Agent:
         From each actor's next call on the new placement holds. What waits at a router that goes is run before.
 
         Raises:
-            ConfigError: none would be left.
+            ConfigError: none would be left, too many would be there, or `change` is no whole number.
+            AgentStateError: the agent was shut down.
         """
 
     def pause_recording(self) -> None:

@@ -11,6 +11,7 @@ use std::{
 use parking_lot::MutexGuard;
 
 use super::{
+    actor::Actor,
     batch::{NamedTensors, Rows},
     group::{ActorGroup, GroupState, Work, still_waiting},
     handover::Caller,
@@ -93,6 +94,12 @@ impl ActorGroup {
     /// Whether the only actor's last call still waits for its action.
     pub fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Whether the last call of one of its actors, by any handle, still waits for its action.
+    pub fn has_waiting(&self) -> bool {
+        let waits = |actor: &Arc<Actor>| actor.home.lock().group.as_ref().is_some_and(|(group, _)| group.is_waiting());
+        self.is_waiting() || self.actors.iter().any(waits)
     }
 
     /// Waits until no other thread is in a call of this group.
@@ -275,10 +282,11 @@ impl ActCall<'_> {
                 first += count;
                 if of_branch.iter().all(|allowed| *allowed == 0) {
                     let of = if branches.len() == 1 { String::new() } else { format!(" in branch {branch}") };
-                    return Err(Error::Contract(format!(
-                        "the mask of actor {} (row {row}) allows no action{of}; at least one of the {count} must be allowed",
-                        actor.id()
-                    )));
+                    let id = actor.id();
+                    let error = Error::Contract(format!(
+                        "the mask of actor {id} (row {row}) allows no action{of}; at least one of the {count} must be allowed"
+                    ));
+                    return Err(error.of_actor(id));
                 }
             }
         }
@@ -368,13 +376,14 @@ impl Work {
 
     /// The error for NaN in `element` of what the actor in `at` observes.
     pub(super) fn nan(&self, column: &ColumnSpec, at: usize, element: usize) -> Error {
-        Error::Contract(format!(
-            "the {} of actor {} (row {}) holds NaN at element {element} of its {}; check the environment",
+        let actor = self.layout.actors[at].id;
+        let error = Error::Contract(format!(
+            "the {} of actor {actor} (row {}) holds NaN at element {element} of its {}; check the environment",
             if column.key.is_empty() { "observation" } else { &column.key },
-            self.layout.actors[at].id,
             self.caller_row(at),
             shape_text(&column.shape)
-        ))
+        ));
+        error.of_actor(actor)
     }
 
     /// Takes the answer to a single call over into the next row, whose block has room, and commits it.

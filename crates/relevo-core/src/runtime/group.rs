@@ -156,6 +156,23 @@ impl ActorGroup {
         true
     }
 
+    /// Has nobody wait for the only actor any more where it batched its calls. While one waits, the answer to that does so.
+    pub(super) fn leave_batcher(&self) {
+        let mut state = self.state.lock();
+        if !self.waiting.load(Ordering::Acquire) {
+            state.lane.leave();
+        }
+    }
+
+    /// The same, if the only actor batches its calls elsewhere now.
+    pub(super) fn follow_placement(&self, agent: &AgentShared) {
+        let [actor] = &self.actors[..] else { return };
+        let GroupState { work: Some(work), lane, .. } = &mut *self.state.lock() else { return };
+        if !self.waiting.load(Ordering::Acquire) {
+            lane.follow(agent, actor, &work.policies[0]);
+        }
+    }
+
     /// Sends all finished steps to the recorder.
     pub(super) fn seal(&self, agent: &AgentShared) {
         if let Some(work) = &mut self.state.lock().work {
@@ -331,10 +348,10 @@ impl Work {
 
 /// The error for a second call of an actor.
 pub(super) fn still_waiting(actor: &Actor) -> Error {
-    Error::State(format!(
-        "actor {} still waits for the action of another call; make one call at a time for each actor",
-        actor.id()
-    ))
+    let id = actor.id();
+    let error =
+        format!("actor {id} still waits for the action of another call; make one call at a time for each actor");
+    Error::State(error).of_actor(id)
 }
 
 /// One call takes one array of observations and gives one array of actions, whatever the policies.

@@ -56,7 +56,7 @@ impl Work {
                     let column = segment.from + row;
                     let (actor, row) = (self.layout.actors[column].id, self.caller_row(column));
                     let error = Error::Inference(format!("{text}; alone, it fails for actor {actor} (row {row})"));
-                    Failure { error, column: Some(column) }
+                    Failure { error: error.of_actor(actor), column: Some(column) }
                 }
             }
         });
@@ -82,14 +82,14 @@ impl Work {
                 HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", slot.name())).into(),
                 HeadError::Row { row, what } => {
                     let column = segment.from + row;
+                    let actor = self.layout.actors[column].id;
                     let error = Error::Inference(format!(
-                        "policy `{}` (version {}) {what} actor {} (row {}); nothing was recorded for this call",
+                        "policy `{}` (version {}) {what} actor {actor} (row {}); nothing was recorded for this call",
                         slot.name(),
                         version.version,
-                        self.layout.actors[column].id,
                         self.caller_row(column)
                     ));
-                    Failure { error, column: Some(column) }
+                    Failure { error: error.of_actor(actor), column: Some(column) }
                 }
             });
         }

@@ -92,11 +92,7 @@ impl Lane {
         actor: &Actor,
         policy: &Arc<PolicySlot>,
     ) -> Result<(Arc<Batcher>, Arc<Seat>)> {
-        let placement = agent.routers.placement();
-        if self.placement != placement {
-            self.leave();
-            self.placement = placement;
-        }
+        self.follow(agent, actor, policy);
         if let Some((batcher, seat)) = &self.at {
             return Ok((batcher.clone(), seat.clone()));
         }
@@ -111,6 +107,20 @@ impl Lane {
         if let Some((batcher, _)) = &self.at {
             batcher.hurry_all();
         }
+    }
+
+    /// Leaves the batcher where the actor has been placed elsewhere since it came there.
+    pub(super) fn follow(&mut self, agent: &AgentShared, actor: &Actor, policy: &Arc<PolicySlot>) {
+        let placement = agent.routers.placement();
+        if self.placement == placement {
+            return;
+        }
+        let batcher = agent.routers.batcher(actor, policy);
+        let stays = matches!((&self.at, &batcher), (Some((known, _)), Some(batcher)) if Arc::ptr_eq(known, batcher));
+        if !stays {
+            self.leave();
+        }
+        self.placement = placement;
     }
 
     /// Tells the batcher that the actor will not call there again.
@@ -258,15 +268,19 @@ impl Ticket {
         let actor = &self.group.actors[0];
         let mut state = self.group.state.lock();
         self.group.waiting.store(false, Ordering::Release);
-        let GroupState { work: Some(work), lane, .. } = &mut *state else { return Err(unprepared().into()) };
+        let GroupState { work: Some(work), lane, leased } = &mut *state else { return Err(unprepared().into()) };
         lane.answered = self.batcher.now();
         if is_expected(self.caller) {
             self.seat.go_out(batch.epoch());
         }
+        if *leased {
+            lane.follow(&self.agent, actor, &self.batcher.slot);
+        } else {
+            // It was removed, or assigned to another policy, while this call waited.
+            self.seat.leave();
+        }
         let rows = &*batch.rows();
         if actor.is_removed() {
-            // Its lane was left when it was removed, while this call waited.
-            self.seat.leave();
             return Err(Error::ActorNotFound {
                 id: actor.id(),
                 hint: "it was removed while its call waited, and nothing was recorded".into(),
@@ -275,10 +289,11 @@ impl Ticket {
         }
         self.agent.check_phase()?;
         if let Some(error) = rows.failure(self.row) {
-            let told = |reason: &String| format!("actor {}: {reason}; nothing was recorded", actor.id());
             return Err(match error {
                 Error::Inference(reason) => {
-                    Failure { error: Error::Inference(told(reason)), of_policy: rows.policy_failed }
+                    let id = actor.id();
+                    let error = Error::Inference(format!("actor {id}: {reason}; nothing was recorded")).of_actor(id);
+                    Failure { error, of_policy: rows.policy_failed }
                 }
                 other => other.clone().into(),
             });
