@@ -23,8 +23,8 @@ class ModelModule:
         """Loads `path` and infers its contract.
 
         Args:
-            path: an `.onnx` file; a TorchScript file (`.pt`, `.pth`, `.ts`) where `relevo[torch]` is installed; or a folder
-                with a `metadata.json` as RelayRL 0.5 writes it.
+            path: an `.onnx` file; a TorchScript file (`.pt`, `.pth`, `.ts`) where `relevo[torch]` is installed; or a
+                folder with a `metadata.json` as RelayRL 0.5 writes it.
             threads: threads that one forward pass may use; 1 is right when many actors share the machine.
             device: where it runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"coreml"`. None is what `metadata.json` says, or else
                 the CPU.

@@ -186,8 +186,8 @@ def run(
         model,
         head,
         branches=parse_branches(branches) or _branches(model, head, space),
-        bounds=None if bounds is None else Bounds.of(space, bounds),
-        normalization=None if normalization is None else Normalization.from_json(normalization),
+        bounds=bounds and Bounds.of(space, bounds),
+        normalization=normalization and Normalization.from_json(normalization),
     )
     builder.threads(threads).seed(seed).keep_in_memory(0)
     if device is not None:
