@@ -118,7 +118,9 @@ fn a_failed_call_leaves_no_trace() {
     for step in 0..20 {
         let observations = [step as f32 * 0.1, 0.3, 0.2, 0.4];
         let failed = act(&group, &[13.0, 0.0, 0.0, 0.0], None, &RECORD);
-        assert!(matches!(failed, Err(Error::Inference(message)) if message.contains("told to fail")));
+        let failed = failed.unwrap_err();
+        assert!(failed.to_string().contains("told to fail"), "{failed}");
+        assert_eq!(failed.actor(), Some(agent.actor_ids().unwrap()[0]));
         let nan = act(&group, &[0.0, 0.0, f32::NAN, 0.0], None, &RECORD);
         let id = agent.actor_ids().unwrap()[1];
         let Err(Error::OfActor { id: named, error }) = nan else { panic!("{nan:?}") };
