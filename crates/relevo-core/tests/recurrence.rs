@@ -112,9 +112,10 @@ fn a_tuple_of_observations_is_no_state() {
 
 #[test]
 fn a_name_that_may_be_either_is_a_state_beside_an_observation() {
-    let model = Made::new(vec![float("hidden", &[-1, 3])], vec![float("a", &[-1, 2]), float("b", &[-1, 3])], |inputs| {
-        Ok(vec![tensor(&[inputs[0].shape[0], 2], |_| 0.5), faded(&inputs[0])])
-    });
+    let model =
+        Made::new(vec![float("hidden", &[-1, 3])], vec![float("a", &[-1, 2]), float("b", &[-1, 3])], |inputs| {
+            Ok(vec![tensor(&[inputs[0].shape[0], 2], |_| 0.5), faded(&inputs[0])])
+        });
     let contract = model.contract(&[]).unwrap();
     assert_eq!(contract.inputs[0].role, InputRole::Observation);
     assert!(!contract.recurrent);
