@@ -107,7 +107,9 @@ def test_sequences(shared: Path, name: str) -> None:
             outputs = model.forward({**state, **given})
             state = next_state(model, outputs)
             for output, expected in tensors(step["outputs"]).items():
-                np.testing.assert_allclose(outputs[output], expected, **TOLERANCE, err_msg=f"{sequence['name']} {output}")
+                np.testing.assert_allclose(
+                    outputs[output], expected, **TOLERANCE, err_msg=f"{sequence['name']} {output}"
+                )
             steps += 1
         for buffer, expected in tensors(sequence.get("final_buffers", {})).items():
             np.testing.assert_allclose(state[buffer], expected, **TOLERANCE)
@@ -146,7 +148,9 @@ def test_batches_are_what_each_row_is_alone(shared: Path, name: str, rows: int) 
         return
     inputs = model.contract.inputs
     batch = {
-        tensor.name: random.standard_normal(np.insert(tensor.row_shape, tensor.batch_axis or 0, rows)).astype(np.float32)
+        tensor.name: random.standard_normal(np.insert(tensor.row_shape, tensor.batch_axis or 0, rows)).astype(
+            np.float32
+        )
         for tensor in inputs
     }
     together = model.forward(batch)

@@ -49,7 +49,9 @@ def test_it_needs_libtorch_for_the_cpu_alone() -> None:
         pytest.skip("reads an ELF file's dynamic section by readelf (binutils)")
     from relevo_torch import _native
 
-    dynamic = subprocess.run([readelf, "--dynamic", "--wide", _native.__file__], capture_output=True, text=True, check=True)
+    dynamic = subprocess.run(
+        [readelf, "--dynamic", "--wide", _native.__file__], capture_output=True, text=True, check=True
+    )
     needed = {line.split("[")[1].rstrip("]") for line in dynamic.stdout.splitlines() if "(NEEDED)" in line}
     assert {name for name in needed if "torch" in name or "c10" in name} == {"libtorch_cpu.so", "libc10.so"}
     assert not [name for name in needed if "cuda" in name or "python" in name]
@@ -93,7 +95,9 @@ importlib.metadata.entry_points = lambda **options: ()
 
 
 def test_import_relevo_loads_nothing_of_it() -> None:
-    assert run("import relevo, sys; print('torch' in sys.modules, 'relevo_torch' in sys.modules)").strip() == "False False"
+    assert (
+        run("import relevo, sys; print('torch' in sys.modules, 'relevo_torch' in sys.modules)").strip() == "False False"
+    )
 
 
 def test_the_doctor_tells_of_it() -> None:

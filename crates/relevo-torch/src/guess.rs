@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use relevo_abi::{Device, Tensor};
 
-use crate::{scalar::Scalar, shim::Shown};
+use crate::scalar::{Scalar, Shown};
 
 /// Sides of square images, the usual ones first.
 const USUAL_SIDES: [usize; 14] = [84, 64, 96, 32, 36, 40, 42, 48, 80, 128, 16, 20, 224, 28];

@@ -13,7 +13,8 @@ use crate::{
     device,
     guess::{Example, Guess, Purpose},
     probe::{self, Found, Inputs},
-    shim::{self, Program, Shown},
+    scalar::Shown,
+    shim::{self, Program},
 };
 
 /// Methods that put a module's memory back, as exporters call them.

@@ -7,8 +7,8 @@ use std::{
 
 use crate::{
     guess::{Example, Guess, Hints, Purpose},
-    scalar::Scalar,
-    shim::{Program, Result, Session, Shown},
+    scalar::{Scalar, Shown},
+    shim::{Program, Result, Session},
 };
 
 /// The search ends after so many calls, or so long.

@@ -193,7 +193,9 @@ def _backends() -> list[Finding]:
         what, _, remedy = problem.rpartition("; ")
         found.append(Finding(name, "mind", what or problem, remedy if what else None))
     if all(finding.name != "torchscript" for finding in found):
-        found.append(Finding("torchscript", "absent", f"files of TorchScript are not loaded; they would be by: {TORCH}"))
+        found.append(
+            Finding("torchscript", "absent", f"files of TorchScript are not loaded; they would be by: {TORCH}")
+        )
     return found
 
 
