@@ -185,12 +185,9 @@ impl Hints {
             Purpose::Observation => vec![self.scalar, Scalar::LONG, Scalar(0), Scalar::BOOL],
         };
         // States of torch's recurrent layers count the rows behind the layers.
-        let axes = if purpose == Purpose::State && row.len() > 1 { vec![1, 0] } else { vec![0] };
-        let guess = |axis: &usize| {
-            let axis = *axis;
-            scalars.iter().map(move |scalar| Guess { scalar: *scalar, row: row.to_vec(), axis }).collect::<Vec<_>>()
-        };
-        axes.iter().flat_map(guess).collect()
+        let positions: &[usize] = if purpose == Purpose::State && row.len() > 1 { &[1, 0] } else { &[0] };
+        let each = |axis: usize| scalars.iter().map(move |scalar| Guess { scalar: *scalar, row: row.to_vec(), axis });
+        positions.iter().flat_map(|axis| each(*axis)).collect()
     }
 }
 

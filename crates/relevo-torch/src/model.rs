@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     archive::{self, Kind},
     device,
-    guess::{Example, Guess, Purpose},
+    guess::{Example, Purpose},
     probe::{self, Found, Inputs},
     scalar::Shown,
     shim::{self, Program},
@@ -42,13 +42,12 @@ impl TorchModel {
     pub(crate) fn load(source: Source<'_>, options: &Options, producer: &str) -> export::Result<Self> {
         let path = source.path.display().to_string();
         let read;
-        let bytes = match source.bytes {
-            Some(bytes) => bytes,
-            None => {
-                read = std::fs::read(source.path)
-                    .map_err(|error| refused(format!("{error}; check that the path names a readable file")))?;
-                &read
-            }
+        let bytes = if let Some(bytes) = source.bytes {
+            bytes
+        } else {
+            read = std::fs::read(source.path)
+                .map_err(|error| refused(format!("{error}; check that the path names a readable file")))?;
+            &read
         };
         let kind = archive::kind(bytes);
         if kind != Kind::TorchScript {
