@@ -24,8 +24,10 @@ def site(folder: Path, *defines: str, entry: str = "linear_backend:backend", mod
     folder.mkdir()
     include = SOURCES.parent.parent / "crates" / "relevo-abi" / "include"
     subprocess.run(
-        [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{include}", *defines]
-        + [SOURCES / "linear.c", "-o", folder / "liblinear.so"],
+        [
+            *(compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{include}"),
+            *(*defines, SOURCES / "linear.c", "-o", folder / "liblinear.so"),
+        ],
         check=True,
     )
     if module is None:

@@ -109,7 +109,7 @@ class Named(nn.Module):
         super().__init__()
         self.policy = nn.Linear(7, 3)
 
-    def forward(self, x: Tensor, hidden: Tensor | None = None, temperature: float = 2.0) -> Answer:
+    def forward(self, x: Tensor, hidden: Tensor | None = None, temperature: float = 2.0) -> Answer:  # noqa: ARG002
         logits = self.policy(x) / temperature
         return Answer(logits, logits.sum(-1))
 
@@ -250,7 +250,7 @@ def test_widths_that_nothing_tells_are_asked_for(tmp_path: Path) -> None:
         relevo.ModelModule.load_from_path(path)
     model = relevo.ModelModule.load_from_path(path, shapes={"input": (3,)})
     assert shapes(model) == {"input": ("?", 3)}
-    with pytest.raises(relevo.ConfigError, match="shapes names `obs`.* it has input"):
+    with pytest.raises(relevo.ConfigError, match=r"shapes names `obs`.* it has input"):
         relevo.ModelModule.load_from_path(path, shapes={"obs": (3,)})
     wrong = tmp_path / "wrong.pt"
     torch.jit.script(nn.Linear(4, 2)).save(str(wrong))

@@ -88,7 +88,7 @@ fn names(bytes: &[u8]) -> Option<Vec<String>> {
     // entry in either case.
     let start = match number(end, 16, 4)? {
         0xFFFF_FFFF => {
-            let from = bytes.len().checked_sub(size.checked_add(END_SIZE + 20 + 56 + LONGEST_COMMENT)?).unwrap_or(0);
+            let from = bytes.len().saturating_sub(size.checked_add(END_SIZE + 20 + 56 + LONGEST_COMMENT)?);
             from + bytes[from..].windows(ENTRY.len()).position(|window| window == ENTRY)?
         }
         start => start,

@@ -10,7 +10,7 @@ pub(crate) fn check(asked: &str, path: &str) -> Result<String, String> {
     let (kind, index) = asked.split_once(':').map_or((asked, None), |(kind, index)| (kind, Some(index)));
     let number = index.map(str::parse::<i64>);
     let reason = match (kind, number) {
-        ("cpu", None) | ("mps", None) if kind == "cpu" || tch::utils::has_mps() => return Ok(asked.into()),
+        ("cpu" | "mps", None) if kind == "cpu" || tch::utils::has_mps() => return Ok(asked.into()),
         ("cuda", None) if Cuda::is_available() => return Ok("cuda:0".into()),
         ("cuda", Some(Ok(index))) if Cuda::is_available() && (0..Cuda::device_count()).contains(&index) => {
             return Ok(asked.into());

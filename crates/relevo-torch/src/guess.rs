@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use relevo_abi::{Device, Tensor};
 
-use crate::{scalar::Scalar, shim::Shown};
+use crate::scalar::{Scalar, Shown};
 
 /// Sides of square images, the usual ones first.
 const USUAL_SIDES: [usize; 14] = [84, 64, 96, 32, 36, 40, 42, 48, 80, 128, 16, 20, 224, 28];
@@ -185,12 +185,9 @@ impl Hints {
             Purpose::Observation => vec![self.scalar, Scalar::LONG, Scalar(0), Scalar::BOOL],
         };
         // States of torch's recurrent layers count the rows behind the layers.
-        let axes = if purpose == Purpose::State && row.len() > 1 { vec![1, 0] } else { vec![0] };
-        let guess = |axis: &usize| {
-            let axis = *axis;
-            scalars.iter().map(move |scalar| Guess { scalar: *scalar, row: row.to_vec(), axis }).collect::<Vec<_>>()
-        };
-        axes.iter().flat_map(guess).collect()
+        let positions: &[usize] = if purpose == Purpose::State && row.len() > 1 { &[1, 0] } else { &[0] };
+        let each = |axis: usize| scalars.iter().map(move |scalar| Guess { scalar: *scalar, row: row.to_vec(), axis });
+        positions.iter().flat_map(|axis| each(*axis)).collect()
     }
 }
 

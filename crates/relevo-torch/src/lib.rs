@@ -56,7 +56,7 @@ impl export::Backend for TorchBackend {
 /// The native part of the Python package `relevo_torch`.
 #[pymodule]
 mod _native {
-    use super::*;
+    use super::{Bound, CAPSULE_NAME, PyCapsule, PyResult, Python, TorchBackend, device, export, ffi, pyfunction};
 
     /// The version of torch that this was built for.
     #[pymodule_export]

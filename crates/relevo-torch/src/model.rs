@@ -11,9 +11,10 @@ use sha2::{Digest, Sha256};
 use crate::{
     archive::{self, Kind},
     device,
-    guess::{Example, Guess, Purpose},
+    guess::{Example, Purpose},
     probe::{self, Found, Inputs},
-    shim::{self, Program, Shown},
+    scalar::Shown,
+    shim::{self, Program},
 };
 
 /// Methods that put a module's memory back, as exporters call them.
@@ -41,13 +42,12 @@ impl TorchModel {
     pub(crate) fn load(source: Source<'_>, options: &Options, producer: &str) -> export::Result<Self> {
         let path = source.path.display().to_string();
         let read;
-        let bytes = match source.bytes {
-            Some(bytes) => bytes,
-            None => {
-                read = std::fs::read(source.path)
-                    .map_err(|error| refused(format!("{error}; check that the path names a readable file")))?;
-                &read
-            }
+        let bytes = if let Some(bytes) = source.bytes {
+            bytes
+        } else {
+            read = std::fs::read(source.path)
+                .map_err(|error| refused(format!("{error}; check that the path names a readable file")))?;
+            &read
         };
         let kind = archive::kind(bytes);
         if kind != Kind::TorchScript {

@@ -7,8 +7,8 @@ use std::{
 
 use crate::{
     guess::{Example, Guess, Hints, Purpose},
-    scalar::Scalar,
-    shim::{Program, Result, Session, Shown},
+    scalar::{Scalar, Shown},
+    shim::{Program, Result, Session},
 };
 
 /// The search ends after so many calls, or so long.
@@ -175,20 +175,20 @@ impl Search<'_> {
         if two.len() != alone.len() || three.len() != alone.len() {
             return Err("the number of results changes with the batch".into());
         }
-        let axis =
+        let grows =
             |(two, three): (&Shown, &Shown)| two.shape.iter().zip(&three.shape).position(|sizes| sizes == (&2, &3));
-        let axes: Vec<_> = two.iter().zip(&three).map(axis).collect();
-        if axes.iter().all(Option::is_none) {
+        let found: Vec<_> = two.iter().zip(&three).map(grows).collect();
+        if found.iter().all(Option::is_none) {
             return Err("no result grows with the batch".into());
         }
         if !self.inputs.random {
-            self.compare_rows(guesses, &three, &axes)?;
+            self.compare_rows(guesses, &three, &found)?;
         }
-        Ok(axes)
+        Ok(found)
     }
 
     /// Fails unless each row of the last call, of three rows, is what it is alone.
-    fn compare_rows(&mut self, guesses: &[Guess], three: &[Shown], axes: &[Option<usize>]) -> Result<()> {
+    fn compare_rows(&mut self, guesses: &[Guess], three: &[Shown], batch_axes: &[Option<usize>]) -> Result<()> {
         let values = |session: &Session, shown: &[Shown]| {
             let count = |shape: &[usize]| shape.iter().product();
             let each = shown.iter().enumerate().map(|(index, output)| session.probed(index, count(&output.shape)));
@@ -199,8 +199,7 @@ impl Search<'_> {
             self.session = self.program.session(true)?;
             let shown = self.call(guesses, &[row])?;
             let alone = values(&self.session, &shown)?;
-            for (index, axis) in axes.iter().enumerate() {
-                let Some(axis) = *axis else { continue };
+            for (index, axis) in batch_axes.iter().enumerate().filter_map(|(index, axis)| Some((index, (*axis)?))) {
                 let inner: usize = three[index].shape[axis + 1..].iter().product();
                 let of_row = batch[index].chunks(inner.max(1)).skip(row).step_by(3).flatten();
                 let differs = |(one, other): (&f64, &f64)| {

@@ -1,4 +1,4 @@
-//! Element types.
+//! Tensors as torch tells of them.
 
 use relevo_abi::DType;
 
@@ -41,4 +41,12 @@ impl Scalar {
         };
         format!("{kind}{}", dtype.bits)
     }
+}
+
+/// A tensor's name, type and shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    pub(crate) scalar: Scalar,
+    pub(crate) shape: Vec<usize>,
 }

@@ -7,7 +7,7 @@ use std::{
 
 use relevo_abi::{Allocate, Tensor, Text, export::Call};
 
-use crate::scalar::Scalar;
+use crate::scalar::{Scalar, Shown};
 
 type Message = *mut c_char;
 type EachText = unsafe extern "C" fn(context: *mut c_void, data: *const u8, size: usize);
@@ -84,14 +84,6 @@ unsafe extern "C" {
 
 /// A failure in torch's own words.
 pub(crate) type Result<T> = std::result::Result<T, String>;
-
-/// A tensor's name, type and shape.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shown {
-    pub(crate) name: String,
-    pub(crate) scalar: Scalar,
-    pub(crate) shape: Vec<usize>,
-}
 
 /// A TorchScript module, and how it is called.
 pub(crate) struct Program(*mut RawProgram);
