@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "a table is handed over as a pointer")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::cast_ptr_alignment, reason = "tensors are aligned for their elements")]
 
 use std::{
     collections::BTreeMap,
@@ -50,11 +51,11 @@ impl Drop for Alive {
 impl export::Backend for Adder {
     type Model = Sum;
 
-    fn format(&self) -> &str {
+    fn format(&self) -> &'static str {
         "adder"
     }
 
-    fn version(&self) -> &str {
+    fn version(&self) -> &'static str {
         "1.2"
     }
 
