@@ -167,9 +167,12 @@ fn why(py: Python<'_>, error: &PyErr) -> String {
     }
 }
 
-/// The backends of other packages: name, package, version or None, problem or None.
+/// Name, package, version or None, problem or None.
+type Told = (String, String, Option<String>, Option<String>);
+
+/// The backends of other packages.
 #[pyfunction]
-pub(crate) fn other_backends(py: Python<'_>) -> PyResult<Vec<(String, String, Option<String>, Option<String>)>> {
+pub(crate) fn other_backends(py: Python<'_>) -> PyResult<Vec<Told>> {
     let told = |other: Other| match other.backend {
         Ok(backend) => (other.name, other.package, Some(backend.version().to_owned()), None),
         Err(reason) => (other.name, other.package, None, Some(reason)),

@@ -85,6 +85,7 @@ impl Contract {
             format!("  {title}:\n{}", lines.join("\n"))
         };
         let states: Vec<_> = self.states.iter().map(|state| format!("\n    {}", state.get().__repr__())).collect();
+        let notes: Vec<_> = self.notes.iter().map(|note| format!("  note: {note}\n")).collect();
         format!(
             "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}{}\n  default head: {}\n{})",
             block("inputs", &self.inputs),
@@ -94,7 +95,7 @@ impl Contract {
             if self.recurrent { "yes" } else { "no" },
             states.concat(),
             self.default_head.as_deref().unwrap_or("none"),
-            self.notes.iter().map(|note| format!("  note: {note}\n")).collect::<String>(),
+            notes.concat(),
         )
     }
 }
