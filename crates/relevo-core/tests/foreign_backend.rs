@@ -113,7 +113,7 @@ impl export::Session for Alive {
         let read = |index: usize| unsafe {
             let input = &call.inputs[index];
             let elements = input.sizes().iter().product::<i64>() as usize;
-            (input.sizes().to_vec(), std::slice::from_raw_parts(input.address().cast::<f32>(), elements))
+            (input.sizes().to_vec(), std::slice::from_raw_parts(input.data.cast::<f32>(), elements))
         };
         let (shape, x) = read(0);
         assert!(!x.contains(&13.0), "thirteen");
