@@ -276,11 +276,12 @@ fn mask_bytes<'py>(mask: &Bound<'py, PyAny>, actors: &[Arc<Actor>]) -> PyResult<
     };
     if let Some(element) = first_nan(mask.bytes(), dtype) {
         let (row, column) = (element / columns, element % columns);
-        return Err(error::contract(&format!(
-            "the mask of actor {} (row {row}) holds NaN in column {column}; give 0 where an action is not allowed, and 1 where \
-             it is",
-            actors[row].id()
-        )));
+        let actor = actors[row].id();
+        let error = relevo_core::Error::Contract(format!(
+            "the mask of actor {actor} (row {row}) holds NaN in column {column}; give 0 where an action is not allowed, and 1 \
+             where it is"
+        ));
+        return Err(to_python(&error.of_actor(actor)));
     }
     match dtype {
         DType::Bool | DType::UInt8 | DType::Int8 => Ok(mask),

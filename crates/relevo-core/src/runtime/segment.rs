@@ -97,15 +97,15 @@ impl Work {
             && let Some((row, state)) = nan_state(&version.memory, &worker, rows)
         {
             let column = segment.from + row;
+            let actor = self.layout.actors[column].id;
             let error = Error::Inference(format!(
-                "policy `{}` (version {}) gave NaN in the state `{state}` for actor {} (row {}); nothing was recorded for this call, \
-                 and what it remembers stays as it was",
+                "policy `{}` (version {}) gave NaN in the state `{state}` for actor {actor} (row {}); nothing was recorded for \
+                 this call, and what it remembers stays as it was",
                 slot.name(),
                 version.version,
-                self.layout.actors[column].id,
                 self.caller_row(column)
             ));
-            result = Err(Failure { error, column: Some(column) });
+            result = Err(Failure { error: error.of_actor(actor), column: Some(column) });
         }
         slot.count(rows, started.elapsed(), result.is_err());
         result?;
