@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "a table is handed over as a pointer")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![expect(clippy::cast_ptr_alignment, reason = "tensors are aligned for their elements")]
 
 use std::{
     collections::BTreeMap,
