@@ -26,6 +26,7 @@ WORKLOADS = {
     "act": None,
     "recurrent": None,
     "fixed_batch": None,
+    "torchscript": None,
     "actors_memory": None,
     "gymnasium_cartpole": None,
     "envpool_cartpole": "envpool",

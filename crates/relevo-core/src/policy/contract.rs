@@ -283,7 +283,14 @@ fn output_contracts(
     roles: &BTreeMap<String, String>,
 ) -> Result<Vec<OutputContract>> {
     let named_action = specs.iter().filter_map(|spec| convention::output_role(&spec.name)).any(|(role, _)| {
-        matches!(role, OutputRole::Action | OutputRole::DeterministicAction | OutputRole::Logits | OutputRole::Mean)
+        matches!(
+            role,
+            OutputRole::Action
+                | OutputRole::DeterministicAction
+                | OutputRole::Logits
+                | OutputRole::ActionValues
+                | OutputRole::Mean
+        )
     });
     specs
         .iter()

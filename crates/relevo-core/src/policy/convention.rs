@@ -22,8 +22,10 @@ pub enum OutputRole {
     Action,
     /// The action without randomness.
     DeterministicAction,
-    /// Unnormalised log-probabilities, or values, of discrete actions.
+    /// Unnormalised log-probabilities of discrete actions.
     Logits,
+    /// The value of each discrete action, of which the largest is the best.
+    ActionValues,
     /// Mean of a Gaussian.
     Mean,
     /// Logarithm of a Gaussian's standard deviation.
@@ -45,10 +47,11 @@ pub enum OutputRole {
 const INPUT_ROLES: [(InputRole, &str); 3] =
     [(InputRole::Observation, "observation"), (InputRole::ActionMask, "action_mask"), (InputRole::State, "state")];
 
-const OUTPUT_ROLES: [(OutputRole, &str); 11] = [
+const OUTPUT_ROLES: [(OutputRole, &str); 12] = [
     (OutputRole::Action, "action"),
     (OutputRole::DeterministicAction, "deterministic_action"),
     (OutputRole::Logits, "logits"),
+    (OutputRole::ActionValues, "action_values"),
     (OutputRole::Mean, "mean"),
     (OutputRole::LogStd, "log_std"),
     (OutputRole::MeanAndLogStd, "mean_and_log_std"),
@@ -130,8 +133,11 @@ pub(crate) fn output_role(name: &str) -> Option<(OutputRole, &'static str)> {
     if is(&["mu", "mean", "action_mean", "loc"]) {
         return Some((OutputRole::Mean, "a known name of a Gaussian's mean"));
     }
-    if name.contains("logit") || is(&["q", "q_values", "qvalues"]) {
-        return Some((OutputRole::Logits, "the name says logits or action values"));
+    if name.contains("logit") {
+        return Some((OutputRole::Logits, "the name says logits"));
+    }
+    if is(&["q", "q_values", "qvalues", "action_values"]) {
+        return Some((OutputRole::ActionValues, "a known name of the values of actions"));
     }
     if is(&["value", "values", "value_estimate", "state_value", "vf", "v"]) {
         return Some((OutputRole::Value, "a known name of a value"));

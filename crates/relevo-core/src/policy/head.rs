@@ -94,8 +94,8 @@ pub struct Head {
 
 impl Head {
     /// The head that `options` ask for on `contract`, or the contract's own where they name none: for discrete and for
-    /// continuous actions a deterministic action output if there is one, else `categorical` on logits, `gaussian` on a mean
-    /// with its standard deviation, else `raw`. `random_graph` says that the model draws random numbers.
+    /// continuous actions a deterministic action output if there is one, else `categorical` on logits, `argmax` on action
+    /// values, `gaussian` on a mean with its standard deviation, else `raw`. `random_graph` says that the model draws random numbers.
     ///
     /// # Errors
     /// [`Error::Contract`] where the contract has nothing that the head could read, or the options do not fit it.

@@ -58,7 +58,8 @@ impl<'a> Builder<'a> {
     /// The natures of the actions, in the order of the outputs; only where both are there does it matter.
     fn natures(&self) -> Vec<Nature> {
         let mut natures = Vec::new();
-        let logits = self.contract.output(OutputRole::Logits).is_some();
+        let known = [OutputRole::Logits, OutputRole::ActionValues];
+        let logits = known.into_iter().any(|role| self.contract.output(role).is_some());
         for output in &self.contract.outputs {
             let nature = nature(output);
             // An action of floats beside logits may be the choice itself, as a float: only its name tells.
@@ -85,6 +86,8 @@ impl<'a> Builder<'a> {
                 HeadKind::Raw
             } else if has(OutputRole::Logits) {
                 HeadKind::Categorical
+            } else if has(OutputRole::ActionValues) {
+                HeadKind::Argmax
             } else if has(OutputRole::MeanAndLogStd)
                 || (has(OutputRole::Mean) && self.contract.output(OutputRole::LogStd).is_some())
             {
@@ -144,7 +147,7 @@ impl<'a> Builder<'a> {
     }
 
     fn logits(&mut self, kind: HeadKind, nature: Option<Nature>) -> Result<(Reads, ColumnSpec)> {
-        let (index, output) = self.find(kind, nature, &[OutputRole::Logits, OutputRole::Action])?;
+        let (index, output) = self.find(kind, nature, &[OutputRole::Logits, OutputRole::ActionValues, OutputRole::Action])?;
         let width = float_width(kind, output)?;
         let given = !self.options.branches.is_empty();
         let known = if given { &self.options.branches } else { &self.contract.branches };
@@ -192,7 +195,13 @@ impl<'a> Builder<'a> {
     }
 
     fn raw(&mut self, nature: Option<Nature>) -> Result<(Reads, ColumnSpec)> {
-        let roles = [OutputRole::DeterministicAction, OutputRole::Action, OutputRole::Mean, OutputRole::Logits];
+        let roles = [
+            OutputRole::DeterministicAction,
+            OutputRole::Action,
+            OutputRole::Mean,
+            OutputRole::Logits,
+            OutputRole::ActionValues,
+        ];
         let (first, output) = self.find(HeadKind::Raw, nature, &roles)?;
         let deterministic = self.candidate(OutputRole::DeterministicAction, nature);
         let twin = |index: &usize| {
@@ -253,7 +262,10 @@ fn nature(output: &OutputContract) -> Option<Nature> {
             Some(Nature::Continuous)
         }
         OutputRole::Mean | OutputRole::MeanAndLogStd => Some(Nature::Continuous),
-        OutputRole::Action | OutputRole::DeterministicAction | OutputRole::Logits => Some(Nature::Discrete),
+        OutputRole::Action
+        | OutputRole::DeterministicAction
+        | OutputRole::Logits
+        | OutputRole::ActionValues => Some(Nature::Discrete),
         _ => None,
     }
 }
