@@ -36,6 +36,7 @@ WORKLOADS = {
     "max_wait": None,
     "torchrl_single_calls": "torchrl",
     "asyncio_calls": "uvloop",
+    "update_model": None,
 }
 
 

@@ -1,6 +1,6 @@
 """Many actors, shared policies, every step written down: reinforcement learning with a Rust core."""
 
-from relevo import envs
+from relevo import envs, export
 from relevo._core import (
     ActionBatch,
     Actors,
@@ -21,6 +21,7 @@ from relevo.errors import (
     ContractError,
     DeviceUnavailableError,
     EnvironmentWorkerError,
+    ExportError,
     InferenceError,
     ModelLoadError,
     RelevoError,
@@ -46,6 +47,7 @@ __all__ = [
     "DeviceUnavailableError",
     "EnvironmentWorkerError",
     "Episode",
+    "ExportError",
     "InferenceError",
     "ModelLoadError",
     "ModelModule",
@@ -58,5 +60,6 @@ __all__ = [
     "__version__",
     "collect",
     "envs",
+    "export",
     "open_run",
 ]

@@ -21,6 +21,7 @@ mod outcome;
 mod pending_action;
 mod policy_settings;
 mod run;
+mod update;
 
 use pyo3::prelude::*;
 
