@@ -178,6 +178,19 @@ def test_a_module_that_fails_on_its_observations(tmp_path: Path) -> None:
         )
 
 
+def test_torchscript_is_written_where_nothing_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Absent:
+        @staticmethod
+        def load_from_bytes(*_data: Any, **_options: Any) -> None:
+            raise relevo.ModelLoadError('TorchScript is loaded by another package; pip install "relevo[torch]"')
+
+    monkeypatch.setattr(relevo.export.file, "ModelModule", Absent)
+    path = tmp_path / "policy.pt"
+    report = relevo.export.to_torchscript(torch_modules.ActorCritic(), path, BOX, outputs=["logits", "value"])
+    assert path.stat().st_size > 0
+    assert (report.contract, report.roles, report.default_head) == (None, {}, None)
+
+
 def test_the_original_is_as_it_was(tmp_path: Path) -> None:
     module = torch_modules.ActorCritic()
     module.body.eval()

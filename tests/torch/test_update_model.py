@@ -238,6 +238,39 @@ def test_a_compiled_module_is_the_one_inside(serving: Callable[..., relevo.Agent
     np.testing.assert_array_equal(actions(agent), likeliest(module))
 
 
+def test_a_scripted_module(serving: Callable[..., relevo.Agent]) -> None:
+    module = torch_modules.Branching()
+    agent = serving(module, outputs=["logits"])
+    other_weights(module)
+    agent.update_model(torch.jit.script(module))
+    large = np.full((8, 4), 9, np.float32)
+    expected = module.large(torch.from_numpy(large)).argmax(1)
+    np.testing.assert_array_equal(np.asarray(agent.actors().act(large, deterministic=True)), expected)
+
+
+def test_a_mask_is_handed_on(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, obs: torch.Tensor, action_masks: torch.Tensor) -> torch.Tensor:
+            return torch.where(action_masks > 0, self.layer(obs), torch.full((1,), -1e9))
+
+    module = Masked()
+    examples = {"obs": np.zeros((1, 4)), "action_masks": np.array([[0, 0, 0], [1, 1, 1]], np.uint8)}
+    path = tmp_path / "policy.onnx"
+    relevo.export.to_onnx(module, path, examples, outputs=["logits"])
+    with relevo.AgentBuilder().default_model(path).actor_count(8).build() as agent:
+        other_weights(module)
+        agent.update_model(module)
+        mask = np.array([[False, True, True]] * 8)
+        batch = agent.actors().act(ROWS, mask, deterministic=True)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(ROWS), torch.from_numpy(mask)).argmax(1)
+    np.testing.assert_array_equal(np.asarray(batch), expected)
+
+
 def test_bytes_of_a_trace_of_ones_own(tmp_path: Path) -> None:
     module = torch_modules.ActorCritic().eval()
     path, buffer = tmp_path / "policy.pt", io.BytesIO()

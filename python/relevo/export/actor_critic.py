@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from relevo.errors import ExportError
+from relevo.export.modules import has_forward
 from relevo.export.torch_model import Pair, TorchModel
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ DEVIATIONS = ("actor_logstd", "actor_log_std", "log_std", "logstd")
 
 def is_one(module: nn.Module) -> bool:
     """Whether a module is such an agent, and has no `forward` of its own, which would say more."""
-    has_forward = type(module).forward is not nn.Module.forward
-    return not has_forward and _first(module, ACTORS) is not None and hasattr(module, "critic")
+    return not has_forward(module) and _first(module, ACTORS) is not None and hasattr(module, "critic")
 
 
 def torch_model(agent: nn.Module, inputs: tuple[Input, ...], branches: tuple[int, ...]) -> TorchModel:

@@ -95,9 +95,9 @@ def _of_space(name: str, space: Any) -> Input:  # noqa: ANN401 : any Gymnasium s
     if kind == "MultiDiscrete":
         return Input(name, np.dtype(np.int64), space.nvec.shape, space.start, space.start + space.nvec - 1)
     if kind == "MultiBinary":
-        return Input(name, np.dtype(np.int8), space.shape, 0, 1)
+        return Input(name, np.dtype(np.int8), space.shape, 0, 1, is_mask=_says_mask(name))
     if kind == "Box":
-        return Input(name, _policy_dtype(space.dtype), space.shape, space.low, space.high)
+        return Input(name, _policy_dtype(space.dtype), space.shape, space.low, space.high, is_mask=_says_mask(name))
     raise ConfigError(
         f"the observation `{name}` is of the space {space}; give a Box, Discrete, MultiDiscrete, MultiBinary, or a "
         "Dict or Tuple of these, or examples of what the policy observes"
@@ -113,7 +113,12 @@ def _of_examples(name: str, given: Any) -> Input:  # noqa: ANN401 : what NumPy m
         )
     is_float = examples.dtype.kind == "f"
     low, high = (-np.inf, np.inf) if is_float else (examples.min(axis=0), examples.max(axis=0))
-    return Input(name, _policy_dtype(examples.dtype), examples.shape[1:], low, high)
+    return Input(name, _policy_dtype(examples.dtype), examples.shape[1:], low, high, is_mask=_says_mask(name))
+
+
+def _says_mask(name: str) -> bool:
+    """Whether Relevo takes an input of this name for a mask."""
+    return "mask" in name.lower()
 
 
 def _policy_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -96,6 +96,11 @@ class Selected(nn.Module):
         return tuple(found[position] for position in self.positions)
 
 
+def has_forward(module: nn.Module) -> bool:
+    """Whether a module says itself what it does when it is called."""
+    return isinstance(module, torch.jit.ScriptModule) or type(module).forward is not nn.Module.forward
+
+
 def takes_one(module: nn.Module, inputs: Sequence[Input]) -> bool:
     """Whether a module takes all its inputs in one argument: a dict."""
     if len(inputs) == 1:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from relevo.export.inputs import Input
     from relevo.export.torch_model import TorchModel
 
 Results: TypeAlias = Literal["dict", "tuple"]
@@ -83,9 +84,7 @@ def named(model: TorchModel, core: nn.Module, results: Results) -> nn.Module:
 
     def forward(self: Any, *tensors: torch.Tensor) -> Any:  # noqa: ANN401
         if results == "dict":
-            tensors = tuple(
-                tensor if tensor.dtype == torch.float32 else _expect()(tensor, tensor.dtype) for tensor in tensors
-            )
+            tensors = tuple(_typed(*pair) for pair in zip(model.inputs, tensors, strict=True))
         found = self.module(*tensors)
         if results == "dict":
             return dict(zip(model.names, found, strict=True))
@@ -98,8 +97,16 @@ def named(model: TorchModel, core: nn.Module, results: Results) -> nn.Module:
     return type("Policy", (_Named,), {"forward": forward})(model.exported(core))
 
 
+def _typed(given: Input, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, where the file is to refuse other types: whoever loads it tries float32 first, and casts masks."""
+    if given.is_mask or tensor.dtype == torch.float32:
+        return tensor
+    checked: torch.Tensor = _check()(tensor, tensor.dtype)
+    return checked
+
+
 @functools.cache
-def _expect() -> Any:  # noqa: ANN401 : a scripted function
+def _check() -> Any:  # noqa: ANN401 : a scripted function
     # Compiled when it is needed, as torch warns of it.
     return torch.jit.script(_refuse_others)
 

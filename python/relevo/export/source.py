@@ -14,7 +14,7 @@ from relevo.errors import ConfigError
 from relevo.export import actor_critic, stable_baselines
 from relevo.export.evaluation import evaluating
 from relevo.export.inputs import Input, of_observation
-from relevo.export.modules import Flat, takes_one
+from relevo.export.modules import Flat, has_forward, takes_one
 from relevo.export.torch_model import TorchModel
 from relevo.settings import Normalization
 
@@ -58,7 +58,7 @@ def of_module(
     sizes = tuple(int(size) for size in branches or ())
     if outputs is None and actor_critic.is_one(module):
         return actor_critic.torch_model(module, inputs, sizes)
-    if type(module).forward is nn.Module.forward:
+    if not has_forward(module):
         raise ConfigError(
             f"{type(module).__name__} has no forward, nor the parts of an actor-critic (`actor` or `actor_mean`, and "
             "`critic`); give a module with a forward of tensors"
