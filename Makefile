@@ -20,8 +20,16 @@ export CARGO_TERM_PROGRESS_WHEN ?= $(if $(CI),never,auto)
 ENVIRONMENT := .venv/.made
 WHEEL := $(TARGET)/wheels/.built
 INSTALLED := .venv/.installed
+TORCH_FOLDER := crates/relevo-torch
 WHEEL_SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
-	$(shell find crates python -name __pycache__ -prune -o -print)
+	$(shell find crates python \( -name __pycache__ -o -path $(TORCH_FOLDER) \) -prune -o -print)
+TORCH := .venv/.torch
+TORCH_WHEEL := $(TARGET)/wheels/.torch-built
+TORCH_INSTALLED := .venv/.torch-installed
+TORCH_MANIFEST := $(TORCH_FOLDER)/Cargo.toml
+TORCH_SOURCES := $(shell find $(TORCH_FOLDER) crates/relevo-abi -name __pycache__ -prune -o -print)
+# A target folder of its own, and the settings by which torch-sys finds the torch of .venv.
+TORCH_SETTINGS := env LIBTORCH_USE_PYTORCH=1 VIRTUAL_ENV=$(CURDIR)/.venv PATH=$(CURDIR)/.venv/bin:$$PATH CARGO_TARGET_DIR=$(TARGET)/torch
 
 ##@ What most people want
 
@@ -37,6 +45,18 @@ test: test-format test-rust test-python lint ## Run every test and check
 bench: $(INSTALLED) ## Run the benchmarks; ratios are of one run
 	@$(STAGE) "Rust benchmarks" scripts/with_onnxruntime cargo bench --workspace --bench '*' $(LOCKED)
 	@if [[ -f benches/peers/run.py ]]; then $(STAGE) "side by side with others" $(VENV_PYTHON) benches/peers/run.py; fi
+
+# Five minutes of it are in docs/benchmarks.md.
+SOAK_SECONDS ?= 20
+
+.PHONY: soak
+soak: $(INSTALLED) ## Everything at once for SOAK_SECONDS (20), every action held against what its version gives
+	@$(STAGE) "soak of $(SOAK_SECONDS) s" $(VENV_PYTHON) benches/soak.py --seconds $(SOAK_SECONDS)
+
+.PHONY: demo-torch
+demo-torch: $(TORCH_INSTALLED) ## Build the TorchScript backend, install torch (5 GB) beside it, and run TorchScript policies
+	@$(STAGE) "running the demo of TorchScript" $(VENV_PYTHON) examples/torch/demo.py
+	@$(STAGE) "training with hot swaps" $(VENV_PYTHON) examples/torch/hot_swap.py
 
 ##@ The parts of them
 
@@ -71,6 +91,17 @@ endif
 .PHONY: test-python
 test-python: $(INSTALLED) ## Run the Python tests and the examples, against the installed wheel
 	@$(STAGE) "Python tests and examples" $(VENV_PYTHON) -m pytest
+
+.PHONY: test-torch
+test-torch: $(TORCH_INSTALLED) ## Build the TorchScript backend, install torch (5 GB) beside it, and run its tests
+	@$(STAGE) "TorchScript tests" $(VENV_PYTHON) -m pytest tests/torch tests/test_doctor.py
+	@$(STAGE) "TorchScript demo" $(VENV_PYTHON) examples/torch/demo.py
+	@$(STAGE) "Rust tests (TorchScript)" $(TORCH_SETTINGS) cargo test --release $(LOCKED) --manifest-path $(TORCH_MANIFEST) --test without_torch
+	@$(STAGE) "clippy (TorchScript)" $(TORCH_SETTINGS) cargo clippy --release $(LOCKED) --manifest-path $(TORCH_MANIFEST) -- -D warnings
+
+.PHONY: test-wheels
+test-wheels: $(WHEEL) $(TORCH_WHEEL) ## Install both wheels into an empty environment (5 GB) and run both backends
+	@$(STAGE) "both wheels in an empty environment" scripts/check_wheels $(PYTHON) $(TARGET)
 
 .PHONY: lint
 lint: test-format $(INSTALLED) ## Check formatting, lints, types, stubs and dependencies
@@ -109,6 +140,24 @@ $(WHEEL): $(ENVIRONMENT) $(WHEEL_SOURCES)
 	@rm -f $(TARGET)/wheels/relevo-*.whl
 	@$(STAGE) "building the wheel (release, about 3 min the first time)" \
 		$(VENV_PYTHON) -m maturin build --release $(LOCKED) --interpreter $(VENV_PYTHON) --out $(TARGET)/wheels
+	@touch $@
+
+# TorchScript's backend is compiled against the libraries of the torch that is in .venv.
+$(TORCH): $(ENVIRONMENT) $(TORCH_FOLDER)/requirements.txt
+	@$(STAGE) "installing torch into .venv (5 GB)" \
+		$(VENV_PYTHON) -m pip install --disable-pip-version-check --quiet --requirement $(TORCH_FOLDER)/requirements.txt
+	@touch $@
+
+$(TORCH_WHEEL): $(TORCH) $(TORCH_SOURCES)
+	@rm -f $(TARGET)/wheels/relevo_torch-*.whl
+	@$(STAGE) "building the TorchScript backend's wheel (about 3 min the first time)" $(TORCH_SETTINGS) \
+		$(VENV_PYTHON) -m maturin build --release $(LOCKED) --interpreter $(VENV_PYTHON) \
+		--manifest-path $(TORCH_MANIFEST) --out $(TARGET)/wheels
+	@touch $@
+
+$(TORCH_INSTALLED): $(INSTALLED) $(TORCH_WHEEL)
+	@$(STAGE) "installing the TorchScript backend into .venv" \
+		$(VENV_PYTHON) -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall $(TARGET)/wheels/relevo_torch-*.whl
 	@touch $@
 
 $(INSTALLED): $(WHEEL)

@@ -1,11 +1,13 @@
 """Five minutes of everything at once, every action held against what its version gives.
 
-64 threads and 200 tasks with single calls, a vectorised caller, routers scaled between 1 and 4, models exchanged every
-100 ms, actors added and removed, recording paused.
+64 threads and 200 tasks with single calls, 4 threads that call for 8 actors in turns, a vectorised caller, actors that
+go back and forth between two policies, a policy that fails now and then, routers scaled between 1 and 4, models
+exchanged every 100 ms, actors added and removed, recording paused.
 
     .venv/bin/python benches/soak.py [--seconds 300] [--json FILE]
 
-Exits with 1 after any error, where an action is not its version's, where a call is lost, and where memory grows.
+Exits with 1 after any error (but those of the policy that fails, for its own actors, and for those rows alone that it
+fails for), where an action is not its version's, where a call is lost, and where memory grows.
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 THREADS, TASKS, ROWS = 64, 200, 32
+OWNERS, OWNED = 4, 8
+"""Threads that have several actors each, and how many."""
+MOVING, FAILING = 8, 8
+"""Actors that go back and forth between two policies; actors of the policy that fails."""
+FAILS = 0.02
+"""How often an actor of that policy observes what it fails for."""
 WIDTH, CHOICES, MODELS = 8, 16, 8
 MARGIN = 1e-3
 """Logits nearer than this may change places by rounding, which depends on the batch; such observations are not used."""
@@ -55,7 +63,10 @@ class Soak:
         self.agent = (
             relevo.AgentBuilder()
             .default_model(self.models[1], head="argmax")
-            .actor_count(THREADS + TASKS + ROWS)
+            # One model for good: what its actors do tells which policy they follow.
+            .policy("rival", self.models[0], head="argmax")
+            .policy("failing", _write_failing(folder / "failing.onnx"), head="argmax")
+            .actor_count(THREADS + TASKS + ROWS + OWNERS * OWNED + MOVING)
             .seed(7)
             .build()
         )
@@ -64,7 +75,8 @@ class Soak:
         self.calls: dict[str, int] = {}
         self.errors: list[str] = []
         self.memory: list[tuple[float, float]] = []
-        self.changes = dict.fromkeys(("updates", "scalings", "added", "removed", "pauses"), 0)
+        self.changes = dict.fromkeys(("updates", "scalings", "added", "removed", "pauses", "assigned"), 0)
+        self.failed = [0] * FAILING
 
     def _clear_observations(self, draw: np.random.Generator) -> npt.NDArray[np.float32]:
         candidates = draw.standard_normal((4_096, WIDTH)).astype(np.float32)
@@ -95,6 +107,55 @@ class Soak:
             actor.observe(1.0, terminated=calls % 50 == 0)
             if draw.random() < 0.01:  # noqa: PLR2004
                 time.sleep(draw.random() / 1_000)
+        return calls
+
+    def owner(self, actors: list[relevo.Actors], seed: int) -> int:
+        """Single calls of a thread that has several actors, one after the other."""
+        draw, calls = random.Random(seed), 0
+        while self.running:
+            for actor in actors:
+                row = draw.randrange(len(self.observations))
+                self.check(actor.act(self.observations[row : row + 1]), np.array([row]))
+                actor.observe(1.0, terminated=draw.random() < 0.02)  # noqa: PLR2004
+                calls += 1
+        return calls
+
+    def mover(self, actor: relevo.Actors, seed: int) -> int:
+        """Single calls of an actor that is assigned to another policy now and then: it holds from the next call on."""
+        draw, calls, policy = random.Random(seed), 0, "default"
+        while self.running:
+            if draw.random() < 0.05:  # noqa: PLR2004
+                policy = "rival" if policy == "default" else "default"
+                self.agent.assign(actor.ids, policy)
+                self.changes["assigned"] += 1
+            row = draw.randrange(len(self.observations))
+            batch = actor.act(self.observations[row : row + 1])
+            if policy == "default":
+                self.check(batch, np.array([row]))
+            elif (batch.action[0], batch.policy_version[0]) != (self.actions[0, row], 1):
+                self.errors.append(f"{batch!r} should be the rival's, {self.actions[0, row]}")
+            calls += 1
+            actor.observe(1.0, terminated=calls % 50 == 0)
+        return calls
+
+    def failing(self, actor: relevo.Actors, seed: int) -> int:
+        """Single calls of an actor whose policy chooses what it observes, and fails where there is no such choice."""
+        draw, calls, index = random.Random(seed), 0, seed - 4_000
+        while self.running:
+            fails = draw.random() < FAILS
+            choice = 13 if fails else draw.randrange(4)
+            answer: int | str
+            try:
+                answer = int(actor.act(np.array([[choice]], np.float32)).action[0])
+            except relevo.InferenceError as error:
+                answer = str(error)
+            if not (f"actor {actor.ids[0]}" in str(answer) if fails else answer == choice):
+                self.errors.append(f"{choice} was answered by {answer}")
+            if fails:
+                self.failed[index] += 1
+                continue
+            calls += 1
+            actor.observe(1.0, terminated=calls % 50 == 0)
         return calls
 
     async def task(self, actor: relevo.Actors, seed: int) -> int:
@@ -201,11 +262,20 @@ class Soak:
             ids = self.agent.get_actor_ids()
             handles = [self.agent.actors([actor]) for actor in ids[: THREADS + TASKS]]
             threads = [self.start(f"thread {index}", self.thread, handles[index], index) for index in range(THREADS)]
+            vectorised = self.agent.actors(ids[THREADS + TASKS :][:ROWS])
+            singles = [self.agent.actors([actor]) for actor in ids[THREADS + TASKS + ROWS :]]
+            owned, moving = singles[: OWNERS * OWNED], singles[OWNERS * OWNED :]
+            failing = [self.agent.actors([actor]) for actor in self.agent.new_actors(FAILING, policy="failing")]
+            threads += [self.start(f"owner {at}", self.owner, owned[at::OWNERS], 3_000 + at) for at in range(OWNERS)]
+            threads += [self.start(f"mover {at}", self.mover, actor, 3_500 + at) for at, actor in enumerate(moving)]
+            threads += [
+                self.start(f"failing {at}", self.failing, actor, 4_000 + at) for at, actor in enumerate(failing)
+            ]
             half = THREADS + TASKS // 2
             threads += [
                 self.start("tasks 1", self.tasks, handles[THREADS:half], 1_000),
                 self.start("tasks 2", self.tasks, handles[half:], 2_000),
-                self.start("vectorised", self.vectorised, self.agent.actors(ids[THREADS + TASKS :]), 3),
+                self.start("vectorised", self.vectorised, vectorised, 3),
                 self.start("updates", self.updates, None, 4),
                 self.start("life", self.life, None, 5),
                 self.start("watch", self.watch, None, 6),
@@ -215,22 +285,30 @@ class Soak:
                 thread.join(max(0.0, self.ends - time.monotonic()) + 30)
                 late += [thread.name] if thread.is_alive() else []
             stats = self.agent.stats()
-        single = sum(calls for name, calls in self.calls.items() if name.startswith("thread"))
+        routers = [*stats["routers"], stats["retired_routers"]]
+
+        def calls_of(kind: str) -> int:
+            return sum(calls for name, calls in self.calls.items() if name.split()[0] == kind)
+
         warm = [mebibytes for seconds, mebibytes in self.memory if seconds <= self.seconds / 5]
         growth = self.memory[-1][1] - warm[-1] if warm else 0.0
         report = {
             "seconds": self.seconds,
             "calls": {
-                "threads": single,
-                "tasks": self.calls.get("tasks 1", 0) + self.calls.get("tasks 2", 0),
-                "vectorised rows": self.calls.get("vectorised", 0),
-                "short-lived actors": self.calls.get("life", 0),
+                "threads": calls_of("thread"),
+                "tasks": calls_of("tasks"),
+                "threads with several actors": calls_of("owner"),
+                "actors of two policies": calls_of("mover"),
+                "actors of a policy that fails": calls_of("failing"),
+                "vectorised rows": calls_of("vectorised"),
+                "short-lived actors": calls_of("life"),
             },
             "changes": self.changes,
             "errors": self.errors,
             "hanging": late,
-            "policy errors": stats["policies"]["default"]["errors"],
-            "router restarts": sum(router["restarts"] for router in stats["routers"]),
+            "policy errors": stats["policies"]["default"]["errors"] + stats["policies"]["rival"]["errors"],
+            "rows that failed": sum(router["failed"] for router in routers),
+            "router restarts": sum(router["restarts"] for router in routers),
             "steps recorded": stats["steps_recorded"],
             "memory MiB": {
                 "after a fifth": round(warm[-1], 1) if warm else None,
@@ -243,6 +321,9 @@ class Soak:
             or late
             or report["policy errors"]
             or report["router restarts"]
+            # Every row that the routers counted as failed was told to its caller, and to nobody else.
+            or report["rows that failed"] != sum(self.failed)
+            or min(self.changes.values()) == 0
             or growth > GROWTH_MEBIBYTES
             or min(report["calls"].values()) == 0  # type: ignore[attr-defined]
         )
@@ -256,6 +337,24 @@ def _write(path: Path, matrix: npt.NDArray[np.float32]) -> Path:
         [helper.make_tensor_value_info("obs", TensorProto.FLOAT, ["batch", WIDTH])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CHOICES])],
         [numpy_helper.from_array(matrix, "weights")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def _write_failing(path: Path) -> Path:
+    """Logits from a table of 4 rows, by the row's number: the pass fails where there is no such row."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["obs"], ["row"], to=TensorProto.INT64),
+            helper.make_node("Gather", ["table", "row"], ["rows"], axis=0),
+            helper.make_node("Squeeze", ["rows", "axes"], ["logits"]),
+        ],
+        "failing",
+        [helper.make_tensor_value_info("obs", TensorProto.FLOAT, ["batch", 1])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 4])],
+        [numpy_helper.from_array(np.eye(4, dtype=np.float32), "table"), numpy_helper.from_array(np.array([1]), "axes")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, path)

@@ -1,4 +1,4 @@
-"""Writes the small policies that docs/guide.md uses into the current folder, or the one that is named."""
+"""Writes the small policies that the pages in docs/ use into the current folder, or the one that is named."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def write_guide_policies(folder: Path) -> None:
-    """Two policies for CartPole-v1, one that also tells values, one with a Gaussian head."""
+    """Two policies for CartPole-v1, one that also tells values, one with a Gaussian head, one that remembers."""
     # The first lets the pole fall now and then, the second holds it.
     write_cartpole_policy(folder / "policy.onnx", sharpness=1.0)
     write_cartpole_policy(folder / "policy-v2.onnx", sharpness=10.0)
@@ -31,15 +31,32 @@ def write_guide_policies(folder: Path) -> None:
         {"mu": ["batch", 2], "log_std": [2]},
         {"deviation": np.array([0.0, -1.0], np.float32)},
     )
+    # What is observed, and half of what was remembered: that is the action, and is remembered.
+    _write(
+        folder / "recurrent.onnx",
+        [
+            helper.make_node("Mul", ["h_in", "half"], ["faded"]),
+            helper.make_node("Add", ["obs", "faded"], ["h_out"]),
+            helper.make_node("Identity", ["h_out"], ["action"]),
+        ],
+        {"action": ["batch", 2], "h_out": ["batch", 2]},
+        {"half": np.array([0.5], np.float32)},
+        state="h_in",
+    )
 
 
 def _write(
-    path: Path, nodes: list[onnx.NodeProto], outputs: dict[str, list[int | str]], weights: dict[str, np.ndarray]
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    outputs: dict[str, list[int | str]],
+    weights: dict[str, np.ndarray],
+    state: str | None = None,
 ) -> None:
+    inputs = ["obs"] if state is None else ["obs", state]
     graph = helper.make_graph(
         nodes,
         path.stem,
-        [helper.make_tensor_value_info("obs", TensorProto.FLOAT, ["batch", 2])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 2]) for name in inputs],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
@@ -49,4 +66,4 @@ def _write(
 if __name__ == "__main__":
     target = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     write_guide_policies(target)
-    print(f"wrote policy.onnx, policy-v2.onnx, actor-critic.onnx and gaussian.onnx into {target.resolve()}")
+    print(f"wrote {', '.join(sorted(path.name for path in target.glob('*.onnx')))} into {target.resolve()}")

@@ -109,3 +109,61 @@ def slow(path: Path, width: int = 512, layers: int = 60) -> Path:
         {"logits": ["batch", width]},
         {"weights": np.eye(width, dtype=np.float32)},
     )
+
+
+def counter(path: Path, width: int = 1) -> Path:
+    """Remembers how often it was asked; that is its action, whatever it observes."""
+    return save(
+        path,
+        [
+            helper.make_node("Add", ["count_in", "one"], ["count_out"]),
+            helper.make_node("MatMul", ["obs", "nothing"], ["seen"]),
+            helper.make_node("Add", ["count_out", "seen"], ["action"]),
+        ],
+        {"obs": ["batch", width], "count_in": ["batch", 1]},
+        {"action": ["batch", 1], "count_out": ["batch", 1]},
+        {"one": np.ones((1, 1), np.float32), "nothing": np.zeros((width, 1), np.float32)},
+    )
+
+
+def root_of_sum(path: Path) -> Path:
+    """Its state becomes the root of itself and the observation: NaN where they are negative, but not in its action."""
+    return save(
+        path,
+        [
+            helper.make_node("Add", ["memory_in", "obs"], ["sum"]),
+            helper.make_node("Sqrt", ["sum"], ["memory_out"]),
+            helper.make_node("Identity", ["obs"], ["action"]),
+        ],
+        {"obs": ["batch", 1], "memory_in": ["batch", 1]},
+        {"action": ["batch", 1], "memory_out": ["batch", 1]},
+    )
+
+
+def lstm(path: Path, batch: int | str = "batch", hidden: int = 6) -> Path:
+    """Three observations, an LSTM with states of torch's shape `[1, batch, hidden]`, two actions; random weights."""
+    draws = np.random.default_rng(3)
+
+    def draw(*shape: int) -> npt.NDArray[np.float32]:
+        return draws.normal(scale=0.7, size=shape).astype(np.float32)
+
+    return save(
+        path,
+        [
+            helper.make_node("Unsqueeze", ["obs", "first"], ["sequence"]),
+            helper.make_node(
+                "LSTM", ["sequence", "w", "r", "b", "", "h_in", "c_in"], ["", "h_out", "c_out"], hidden_size=hidden
+            ),
+            helper.make_node("Squeeze", ["h_out", "first"], ["signal"]),
+            helper.make_node("MatMul", ["signal", "head"], ["actions"]),
+        ],
+        {"obs": [batch, 3], "h_in": [1, batch, hidden], "c_in": [1, batch, hidden]},
+        {"actions": [batch, 2], "h_out": [1, batch, hidden], "c_out": [1, batch, hidden]},
+        {
+            "first": np.array([0], np.int64),
+            "w": draw(1, 4 * hidden, 3),
+            "r": draw(1, 4 * hidden, hidden),
+            "b": draw(1, 8 * hidden),
+            "head": draw(hidden, 2),
+        },
+    )

@@ -288,6 +288,15 @@ def test_a_loop_that_is_closed_gives_its_actors_back(policy: Path) -> None:
         assert [episode.actions.tolist() for episode in agent.trajectories()] == [[3]]
         assert asyncio.run(_await_in(first)).action.tolist() == [0]
 
+        # Also for a handle on several, in which it has not acted yet, or by another handle since.
+        for _ in range(2):
+            leave(first)
+            assert agent.actors().act(np.eye(4, dtype=np.float32)[[1, 2]]).action.tolist() == [1, 2]
+        for call in kept:
+            assert (call.done(), call.cancelled()) == (True, True)
+            with pytest.raises(asyncio.CancelledError):
+                call.result()
+
         # One that is gone, too.
         loop = leave(first)
         kept.clear()

@@ -66,6 +66,9 @@ def test_observations(agent: relevo.Agent, obs: object, message: str) -> None:
         (np.ones((3, 2), bool), "a row for each of the 2 actors"),
         (np.array([[True, True], [False, False]]), "allows no action"),
         (np.array([["a", "b"], ["c", "d"]]), "truth values"),
+        (np.array([[1, 0], [np.nan, 1]]), r"actor [0-9a-f-]{36} \(row 1\) holds NaN in column 0"),
+        (np.array([[1, np.nan], [1, 1]], np.float32), r"\(row 0\) holds NaN in column 1"),
+        (np.array([[1, np.nan], [1, 1]], np.float16), r"\(row 0\) holds NaN in column 1"),
     ],
 )
 def test_masks(agent: relevo.Agent, mask: np.ndarray, message: str) -> None:
@@ -81,6 +84,14 @@ def test_masks_of_any_dtype_forbid_by_logit(agent: relevo.Agent, dtype: type) ->
         assert batch.action[0] == 0
         assert batch.log_prob is not None
         assert batch.log_prob[0] == 0
+
+
+def test_a_mask_with_nan_stops_a_single_call_before_it_is_made(agent: relevo.Agent) -> None:
+    actor = agent.actors(agent.get_actor_ids()[1:])
+    with pytest.raises(relevo.ContractError, match=rf"actor {actor.ids[0]} \(row 0\) holds NaN in column 1"):
+        actor.act(OBS[1:], mask=[[1, np.nan]])
+    assert agent.stats()["routers"][0]["rows"] == 0
+    assert actor.act(OBS[1:], mask=[[1.0, 0.0]]).action.tolist() == [0]
 
 
 def test_a_mask_that_the_policy_cannot_use(tmp_path: Path) -> None:

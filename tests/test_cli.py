@@ -122,6 +122,32 @@ def test_inspect_with_json(policy: Path) -> None:
     assert shown["inputs"][0]["role"] == "observation"
 
 
+def test_inspect_shows_what_is_remembered(tmp_path: Path) -> None:
+    policy = models.lstm(tmp_path / "lstm.onnx")
+    shown = json.loads(relevo_command("inspect", policy, "--json").stdout)
+    state = {"dtype": "float32", "row_shape": [1, 6], "batch_axis": 1, "initial": "zeros"}
+    assert shown["states"] == [{"input": f"{name}_in", "output": f"{name}_out", **state} for name in "hc"]
+    done = relevo_command("inspect", policy)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "h_in <- h_out: float32" in done.stdout
+    assert "relevo run" in done.stdout
+    # The outputs call it by no name: two of them might be the next value.
+    unclear = models.save(
+        tmp_path / "unclear.onnx",
+        [
+            helper.make_node("Add", ["obs", "h_in"], ["action"]),
+            helper.make_node("Neg", ["action"], ["left"]),
+            helper.make_node("Abs", ["action"], ["right"]),
+        ],
+        {"obs": ["batch", 1], "h_in": ["batch", 1]},
+        {"action": ["batch", 1], "left": ["batch", 1], "right": ["batch", 1]},
+    )
+    assert "--role h_in=state:OUTPUT" in relevo_command("inspect", unclear).stdout
+    assert "`left` (float32 (1,), other)" in relevo_command("run", "--policy", unclear, "--env", "CartPole-v1").stderr
+    named = relevo_command("inspect", unclear, "--role", "h_in=state:left", "--json")
+    assert [(state["input"], state["output"]) for state in json.loads(named.stdout)["states"]] == [("h_in", "left")]
+
+
 def test_version_and_help() -> None:
     assert relevo_command("--version").stdout == f"relevo {relevo.__version__}\n"
     assert "relevo inspect policy.onnx" in relevo_command("--help").stdout

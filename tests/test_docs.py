@@ -27,6 +27,7 @@ CLASSES = [
     relevo.Run,
     relevo.ModelModule,
     relevo.Contract,
+    relevo.StateContract,
     relevo.TensorContract,
     relevo.CollectResult,
     relevo.envs.ProcessVectorEnv,

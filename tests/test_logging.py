@@ -169,16 +169,21 @@ def test_a_library_that_is_loaded_is_told(policy: Path) -> None:
     assert "'version': '1." in fields
 
 
+def one_row(path: Path) -> Path:
+    """A model for a batch of 1 that would mix the rows of a larger one."""
+    largest = helper.make_node("ReduceMax", ["obs"], ["logits"], axes=[0], keepdims=1)
+    return models.save(path, [largest], {"obs": [1, 2]}, {"logits": [1, 2]})
+
+
 def test_a_model_that_takes_one_row_at_a_time_is_a_warning(tmp_path: Path) -> None:
-    path = models.save(
-        tmp_path / "one.onnx", [helper.make_node("Identity", ["obs"], ["logits"])], {"obs": [1, 2]}, {"logits": [1, 2]}
-    )
+    path = one_row(tmp_path / "one.onnx")
     with listening(Calling(), logging.WARNING) as heard:
         relevo.ModelModule.load_from_path(path)
     (record,) = heard.records
     assert (record.name, record.levelname) == ("relevo.policy", "WARNING")
-    reason = "input `obs` is declared with a batch of 1"
-    assert record.relevo == {"path": str(path), "reason": reason}  # type: ignore[attr-defined]
+    told = record.relevo  # type: ignore[attr-defined]
+    assert told["path"] == str(path)
+    assert "declared with a batch of 1, and not rewritten for more" in told["reason"]
 
 
 def test_a_level_may_change_at_any_time(policy: Path) -> None:
@@ -208,9 +213,7 @@ def test_nothing_is_printed_unless_logging_is_set_up(policy: Path, tmp_path: Pat
         relevo.ModelModule.load_from_path(sys.argv[2])
         relevo.AgentBuilder().default_model(sys.argv[3]).record(sys.argv[4]).build().start()
     """
-    one = models.save(
-        tmp_path / "one.onnx", [helper.make_node("Identity", ["obs"], ["logits"])], {"obs": [1, 2]}, {"logits": [1, 2]}
-    )
+    one = one_row(tmp_path / "one.onnx")
     silent = run_python(code, "no", one, policy, tmp_path / "a")
     assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
     warned = run_python(code, "set up", one, policy, tmp_path / "b")

@@ -104,7 +104,7 @@ def test_contracts_of_real_files(shared: Path) -> None:
     def contract(name: str) -> relevo.Contract:
         return relevo.ModelModule.load_from_path(shared / name).contract
 
-    assert contract("mujoco_go1.onnx").batch == "one"
+    assert contract("mujoco_go1.onnx").batch == "dynamic"
     ball = contract("mlagents_3dball.onnx")
     assert ball.default_head == "raw"
     assert ball.random_ops == ["RandomNormalLike"]
@@ -153,11 +153,6 @@ def test_a_gaussian_in_one_output(shared: Path) -> None:
         assert batch.action.shape == (4000, 2)
         np.testing.assert_allclose(batch.action.mean(0), mean, atol=0.1 * np.exp(log_std).max())
         np.testing.assert_allclose(batch.action.std(0), np.exp(log_std), rtol=0.06)
-
-
-def test_a_recurrent_policy_is_refused_by_actors(shared: Path) -> None:
-    with pytest.raises(relevo.ContractError, match="recurrent"):
-        relevo.AgentBuilder().default_model(shared / "mlagents_hallway.onnx").build()
 
 
 def test_the_broken_file_names_the_output_at_fault(shared: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -138,17 +138,81 @@ def test_disabled_needs_a_reset_after_a_cut(faulty: Callable[..., ProcessVectorE
     assert (envs.restarts, envs.episodes_cut) == (4, 3 + 3 + ENVS)
 
 
-def test_a_worker_that_fails_in_a_reset(faulty: Callable[..., ProcessVectorEnv]) -> None:
+def test_an_exception_in_a_reset_that_comes_again_is_the_callers(
+    faulty: Callable[..., ProcessVectorEnv], caplog: pytest.LogCaptureFixture
+) -> None:
     envs = faulty(max_restarts=4)
-    # Each reset raises: the options are given again.
+    mask = np.array([False, False, True, False, False])
+    envs.reset(seed=0)
+    for restarts, options in enumerate([{}, {"reset_mask": mask}], 1):
+        # Where it was asked of all, it comes from both workers, and one is enough to try again with.
+        with pytest.raises(ZeroDivisionError, match="the world is flat") as raised:
+            envs.reset(seed=1, options={"fault": "raise", **options})
+        (note,) = raised.value.__notes__
+        assert note.startswith("raised in a worker process by resetting environment ")
+        assert "Traceback" in note
+        assert envs.restarts == restarts
+        with pytest.raises(gym.error.ResetNeeded, match="failed"):
+            envs.step(CALM)
+        sync = SyncVectorEnv([worlds.Faulty] * ENVS, autoreset_mode=SAME_STEP)
+        assert_same(envs.reset(seed=7), sync.reset(seed=7))
+        assert_same(envs.step(CALM), sync.step(CALM))
+    assert "raised an exception while resetting environment" in caplog.text
+    assert envs.get_attr("mark") == (0,) * ENVS
+
+
+def test_an_exception_in_a_reset_closes_nothing_where_no_restart_is_left(
+    faulty: Callable[..., ProcessVectorEnv],
+) -> None:
+    envs = faulty(max_restarts=0)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            envs.reset(options={"fault": "raise"})
+    envs.reset(seed=1)
+    envs.step(CALM)
+    assert envs.restarts == 0
+
+
+def test_bad_seeds_harm_nothing(faulty: Callable[..., ProcessVectorEnv]) -> None:
+    envs = faulty()
+    bad: list[Any] = [-1, 1.0, "12345", b"12345", np.float32(1), np.arange(ENVS) - 1.0, [0, 1, 2, 3, -4]]
+    bad += [[0, 1, 2, 3], np.arange(6), [0, 1, 2, 3, "4"], [0.5] * ENVS, object(), np.array([1])]
+    for seed in bad:
+        with pytest.raises(relevo.ConfigError, match="seed must be a whole number"):
+            envs.reset(seed=seed)
+    assert not envs.closed
+    sync = SyncVectorEnv([worlds.Faulty] * ENVS, autoreset_mode=SAME_STEP)
+    expected, _ = sync.reset(seed=list(range(3, 3 + ENVS)))
+    good: list[Any] = [3, np.int8(3), np.array(3), np.arange(3, 3 + ENVS), [np.uint64(3), 4, np.int16(5), 6, 7]]
+    for seed in [*good, tuple(range(3, 3 + ENVS)), range(3, 3 + ENVS)]:
+        obs, _ = envs.reset(seed=seed)
+        np.testing.assert_array_equal(obs, expected)
+    envs.reset(seed=[None, 1, None, 2**70, None])
+    assert envs.np_random_seed[1::2] == (1, 2**70)
+    assert envs.restarts == 0
+
+
+def test_a_worker_that_takes_in_or_gives_half_a_message_is_killed(
+    faulty: Callable[..., ProcessVectorEnv],
+) -> None:
+    envs = faulty(step_timeout=0.5)
+    envs.reset(seed=0)
+    os.kill(envs._workers[1]._process.pid or 0, signal.SIGSTOP)
     with pytest.raises(
-        relevo.EnvironmentWorkerError, match="raised an exception while resetting environment"
-    ) as raised:
-        envs.reset(seed=0, options={"fault": "raise"})
-    assert "max_restarts=4" in str(raised.value)
-    assert "ZeroDivisionError: the world is flat" in str(raised.value)
-    assert envs.restarts == 4
-    assert envs.closed
+        relevo.EnvironmentWorkerError, match=r"worker 1 .* took in nothing .* for 0.5 s, and was killed"
+    ):
+        envs.call("be", "x" * 10_000_000)
+    *_, infos = envs.step(CALM)
+    assert infos["worker_restarted"].tolist() == [False, False, True, True, True]
+    with pytest.raises(
+        relevo.EnvironmentWorkerError, match=r"worker 0 .* nothing of its answer for 0.5 s, and was kil"
+    ):
+        envs.call("stall")
+    *_, infos = envs.step(CALM)
+    assert infos["worker_restarted"].all()
+    assert envs.restarts == 3
+    *_, infos = envs.step(CALM)
+    assert not infos
 
 
 @pytest.mark.parametrize("fault", ["SIGKILL", "raise", "hang"])
@@ -162,8 +226,8 @@ def test_the_budget_of_restarts(fault: str, faulty: Callable[..., ProcessVectorE
     assert text.startswith("worker 1 (environments 2 to 4) ")
     assert {"SIGKILL": "SIGKILL", "raise": "environment 4", "hang": "within 1 s"}[fault] in text
     assert "max_restarts=1" in text
-    # The last traceback that there was.
-    assert "ZeroDivisionError: the world is flat" in text
+    # The traceback of this failure, and not of the one before.
+    assert ("ZeroDivisionError: the world is flat" in text) == (fault == "raise")
     with pytest.raises(gym.error.ClosedEnvironmentError):
         envs.step(CALM)
 

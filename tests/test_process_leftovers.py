@@ -56,7 +56,11 @@ def run_script(folder: Path, then: str) -> tuple[subprocess.Popen[str], list[int
         env=worlds.environment(),
     )
     assert program.stdout is not None
-    return program, [int(word) for word in program.stdout.readline().split()]
+    line = b""
+    # Byte by byte: `communicate` does not see what a buffer has taken of the lines after.
+    while not line.endswith(b"\n") and (byte := os.read(program.stdout.fileno(), 1)):
+        line += byte
+    return program, [int(word) for word in line.split()]
 
 
 def is_running(pid: int) -> bool:

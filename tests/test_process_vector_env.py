@@ -296,6 +296,14 @@ def test_collect_with_named_observations_and_a_cut(tmp_path: Path) -> None:
         (worlds.Faulty, {"max_restarts": -1}, relevo.ConfigError, "max_restarts must be at least 0"),
         (worlds.Faulty, {"step_timeout": 0}, relevo.ConfigError, "step_timeout must be more than 0"),
         (worlds.Faulty, {"step_timeout": float("nan")}, relevo.ConfigError, "or None for no limit, but is nan"),
+        (worlds.Faulty, {"step_timeout": "1"}, relevo.ConfigError, "or None for no limit, but is '1'"),
+        (worlds.Faulty, {"start_timeout": None}, relevo.ConfigError, "start_timeout must be more than 0"),
+        (worlds.Faulty, {"workers": 1.5}, relevo.ConfigError, "workers must be a whole number, but 1.5"),
+        (worlds.Faulty, {"num_envs": 2.0}, relevo.ConfigError, "num_envs must be a whole number, but 2.0"),
+        (worlds.Faulty, {"num_envs": "2"}, relevo.ConfigError, "num_envs must be a whole number, but '2'"),
+        (5, {}, relevo.ConfigError, "make_env must be an id, a function .* but 5 came"),
+        ([5] * 3, {}, relevo.ConfigError, "make_env must be an id, a function"),
+        (lambda: None, {}, relevo.ConfigError, "must make a gymnasium.Env, but .* gave None"),
         (worlds.Faulty, {"autoreset_mode": "often"}, relevo.UnsuitableEnvironmentError, "but 'often' came"),
         ([worlds.Faulty] * 2, {}, relevo.ConfigError, "a function for each of 3, but has 2"),
         ("cartpole-v1", {}, relevo.UnsuitableEnvironmentError, "did you mean CartPole-v1"),
@@ -398,10 +406,14 @@ def test_bad_calls(faulty: Callable[..., ProcessVectorEnv]) -> None:
 def test_observations_that_are_not_of_the_space(caplog: pytest.LogCaptureFixture) -> None:
     envs = ProcessVectorEnv(worlds.Wide, 2, 1, max_restarts=0)
     with pytest.raises(
-        relevo.EnvironmentWorkerError, match=r"float32 of shape \(3,\), but float32 of shape \(2,\) came"
+        relevo.UnsuitableEnvironmentError, match=r"float32 of shape \(3,\), but float32 of shape \(2,\) came"
     ):
         envs.reset()
     assert not caplog.records
+    # As Gymnasium's wrappers and vectors call it.
+    envs.close(timeout=1, terminate=True)
+    assert envs.closed
+    assert multiprocessing.active_children() == []
 
 
 def test_importing_relevo_needs_no_gymnasium() -> None:
@@ -411,6 +423,18 @@ def test_importing_relevo_needs_no_gymnasium() -> None:
     hidden = "import sys; sys.modules['gymnasium'] = None; import relevo; relevo.envs.ProcessVectorEnv"
     done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60, check=False)
     assert "UnsuitableEnvironmentError: making environments needs Gymnasium" in done.stderr
+
+
+def test_a_worker_that_takes_too_long_to_start() -> None:
+    for make in (
+        lambda: ProcessVectorEnv(worlds.Faulty, 2, 1, start_timeout=0.001),
+        lambda: make_vector(worlds.Faulty, 2, 1, start_timeout=0.001),
+    ):
+        with pytest.raises(relevo.EnvironmentWorkerError, match=r"gave no answer within 0.001 s"):
+            make()
+        assert multiprocessing.active_children() == []
+    with pytest.raises(relevo.ConfigError, match="num_envs must be a whole number"):
+        make_vector(worlds.Faulty, "2")  # type: ignore[arg-type]
 
 
 def test_make_vector_with_workers() -> None:

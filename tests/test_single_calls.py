@@ -176,13 +176,27 @@ def test_a_row_that_makes_the_pass_fail_fails_alone(tmp_path: Path) -> None:
         assert agent.stats()["actors_dropped"] == 1
 
 
-def test_a_vectorised_call_drops_the_actor_that_it_names(tmp_path: Path) -> None:
-    with builder(models.square_root(tmp_path / "root.onnx"), 3).on_error("drop_actor").build() as agent:
+def test_a_vectorised_call_drops_the_actor_that_it_names_and_the_others_lose_nothing(tmp_path: Path) -> None:
+    root, obs = models.square_root(tmp_path / "root.onnx"), np.array([[1, 1], [2, 2], [3, 3]], np.float32)
+    with builder(root, 3, "categorical").build() as agent:
+        drawn = [agent.actors().act(obs).action.tolist() for _ in range(20)]
+    with builder(root, 3, "categorical").on_error("drop_actor").build() as agent:
         ids = agent.get_actor_ids()
-        with pytest.raises(relevo.InferenceError, match=str(ids[1])):
-            agent.actors().act(np.array([[1, 4], [-1, 4], [4, 1]], np.float32))
+        actors = agent.actors()
+        actors.act(obs)
+        with pytest.raises(relevo.InferenceError, match=f"actor {ids[1]} .row 1.; nothing was recorded"):
+            actors.act(np.array([[1, 1], [-1, 4], [3, 3]], np.float32))
+        # The steps before it are still open.
+        actors.observe(1.0)
         assert agent.get_actor_ids() == [ids[0], ids[2]]
-        assert agent.actors().act(np.array([[1, 4], [4, 1]], np.float32)).action.tolist() == [1, 0]
+        actors = agent.actors()
+        for first, _, third in drawn[1:]:
+            assert actors.act(obs[[0, 2]]).action.tolist() == [first, third]
+            actors.observe(1.0)
+        actors.act(obs[[0, 2]])
+        actors.observe(1.0, terminated=True)
+        lengths = {episode.actor_id: (len(episode), episode.complete) for episode in agent.trajectories()}
+    assert lengths == {ids[0]: (21, True), ids[1]: (1, False), ids[2]: (21, True)}
 
 
 def test_two_calls_of_one_actor_at_a_time_are_refused(policy: Path) -> None:
@@ -295,6 +309,42 @@ def test_routers_are_balanced_and_scaled_under_load(policy: Path) -> None:
                 agent.scale_throughput(change)
         with pytest.raises(relevo.ConfigError, match="too many"):
             agent.scale_throughput(1_000_000)
+
+
+def test_what_routers_have_counted_outlives_them(policy: Path) -> None:
+    with builder(policy, 4).build() as agent:
+        handles = [agent.actors([actor]) for actor in agent.get_actor_ids()]
+        stop, calls = threading.Event(), [0] * 4
+
+        def counted(key: str) -> float:
+            stats = agent.stats()
+            return sum(counts[key] for counts in [*stats["routers"], stats["retired_routers"]])
+
+        def work(index: int) -> None:
+            if index == 4:
+                last = 0.0
+                with stopping(stop):
+                    for change in (3, -2, 1, -2) * 25:
+                        agent.scale_throughput(change)
+                        now = counted("rows")
+                        assert now >= last
+                        last = now
+                return
+            while not stop.is_set():
+                handles[index].act(one_hot(index))
+                calls[index] += 1
+
+        in_threads(work, 5)
+        assert counted("rows") == sum(calls)
+        stats = agent.stats()
+        assert stats["retired_routers"]["rows"] > 0
+        assert stats["retired_routers"].keys() < stats["routers"][0].keys()
+        passes = stats["policies"]["default"]
+        assert counted("batches") == passes["calls"]
+        assert counted("inference_seconds") == pytest.approx(passes["inference_seconds"])
+    stats = agent.stats()
+    assert (stats["routers"], stats["retired_routers"]["rows"]) == ([], sum(calls))
+    assert sum(stats["retired_routers"]["batch_sizes"].values()) == stats["retired_routers"]["batches"]
 
 
 def test_models_are_exchanged_under_load_and_each_action_is_of_its_version(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import struct
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,16 @@ class Faulty(gym.Env[Any, Any]):
             time.sleep(0.5)
         if fault.startswith("SIG"):
             os.kill(os.getpid(), signal.Signals[fault])
+
+    def stall(self) -> str:
+        """Has the worker stop half-way through its answer."""
+
+        def send_half(connection: Connection, message: bytes) -> None:
+            os.write(connection.fileno(), struct.pack("!i", len(message)) + message[: len(message) // 2])
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+        Connection._send_bytes = send_half  # type: ignore[attr-defined]
+        return "long"
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

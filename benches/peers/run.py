@@ -24,6 +24,8 @@ HERE = Path(__file__).parent
 # By workload: the peer's virtual environment, or None where ours has all that it needs.
 WORKLOADS = {
     "act": None,
+    "recurrent": None,
+    "fixed_batch": None,
     "actors_memory": None,
     "gymnasium_cartpole": None,
     "envpool_cartpole": "envpool",

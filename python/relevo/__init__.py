@@ -9,6 +9,7 @@ from relevo._core import (
     Episode,
     ModelModule,
     Run,
+    StateContract,
     TensorContract,
     __version__,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "Normalization",
     "RelevoError",
     "Run",
+    "StateContract",
     "TensorContract",
     "TrajectoryError",
     "UnsuitableEnvironmentError",

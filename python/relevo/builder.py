@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import operator
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast, get_args
 
 from relevo import log
 from relevo._core import Agent, ModelModule
+from relevo.checks import seconds as checked_seconds
+from relevo.checks import whole_number
 from relevo.errors import ConfigError
 from relevo.settings import Bounds, Head, Normalization, PolicySettings, by_name
 from relevo.shutdown import shut_down_at_exit
@@ -45,7 +45,7 @@ class AgentBuilder:
     def __init__(self) -> None:
         self._policies: dict[str, _Policy] = {}
         self._actor_count = 1
-        self._device = "cpu"
+        self._device: str | None = None
         self._threads = 1
         self._routers = 1
         self._max_batch = 256
@@ -104,7 +104,7 @@ class AgentBuilder:
         if isinstance(model, ModelModule) and roles is not None:
             msg = "roles were given with a model that is loaded already; give them to ModelModule.load_from_path"
             raise ConfigError(msg)
-        sizes = [_at_least("a branch", size, 1) for size in branches or ()]
+        sizes = [whole_number("a branch", size, 1) for size in branches or ()]
         statistics = (
             normalization if normalization is None or isinstance(normalization, Normalization) else dict(normalization)
         )
@@ -113,17 +113,17 @@ class AgentBuilder:
 
     def actor_count(self, count: int) -> Self:
         """Actors to begin with; 1 by default."""
-        self._actor_count = _at_least("actor_count", count, 0)
+        self._actor_count = whole_number("actor_count", count, 0)
         return self
 
     def default_device(self, device: str) -> Self:
-        """Where models given by path run; `"cpu"` by default."""
+        """Where models given by path run: by default what a folder's `metadata.json` says, otherwise `"cpu"`."""
         self._device = device
         return self
 
     def threads(self, threads: int) -> Self:
         """Threads inside one forward pass of models given by path; 1 by default, which is right for many actors."""
-        self._threads = _at_least("threads", threads, 1)
+        self._threads = whole_number("threads", threads, 1)
         return self
 
     def routers(self, routers: int) -> Self:
@@ -131,23 +131,21 @@ class AgentBuilder:
 
         Calls for many actors at once run on the caller's thread. `agent.scale_throughput` changes the number later.
         """
-        self._routers = _at_least("routers", routers, 1)
+        self._routers = whole_number("routers", routers, 1)
         return self
 
     def max_batch(self, rows: int) -> Self:
         """Single calls that share a forward pass at most; 256 by default."""
-        self._max_batch = _at_least("max_batch", rows, 1)
+        self._max_batch = whole_number("max_batch", rows, 1)
         return self
 
     def max_wait(self, seconds: float) -> Self:
         """How long a single call may wait for others to share its forward pass; 0.0005 by default.
 
-        A batch goes sooner when it is full, and when every actor that is calling is in it. 0 waits for nobody.
+        A batch goes sooner when it is full, and when every actor that is calling is in it. 0 waits for nobody;
+        1,000,000 is the most.
         """
-        if not isinstance(cast("object", seconds), (int, float)) or not 0 <= seconds < math.inf:
-            msg = f"max_wait must be at least 0 seconds, and finite, but is {seconds!r}"
-            raise ConfigError(msg)
-        self._max_wait = float(seconds)
+        self._max_wait = checked_seconds("max_wait", seconds, may_be_zero=True)
         return self
 
     def on_error(self, reaction: OnError) -> Self:
@@ -175,8 +173,8 @@ class AgentBuilder:
 
         `bytes` caps their size; the newest one is kept even if it alone is larger.
         """
-        self._memory_trajectories = _at_least("trajectories", trajectories, 0)
-        self._memory_bytes = _at_least("bytes", bytes, 0)
+        self._memory_trajectories = whole_number("trajectories", trajectories, 0)
+        self._memory_bytes = whole_number("bytes", bytes, 0)
         return self
 
     def seed(self, seed: int) -> Self:
@@ -220,7 +218,7 @@ class AgentBuilder:
             seed=seed,
             keep_outputs=self._keep_outputs,
             threads=self._threads,
-            device=self._device,
+            device=self._device or "cpu",
             description=self._describe(loaded),
         )
         log.start()
@@ -258,15 +256,3 @@ class AgentBuilder:
                 },
             }
         )
-
-
-def _at_least(name: str, value: int, least: int) -> int:
-    try:
-        value = operator.index(value)
-    except TypeError:
-        msg = f"{name} must be a whole number, but {value!r} ({type(value).__name__}) came"
-        raise ConfigError(msg) from None
-    if not least <= value < 1 << 63:
-        msg = f"{name} must be at least {least} and below 2**63, but is {value}"
-        raise ConfigError(msg)
-    return value

@@ -138,6 +138,8 @@ class _Loop:
             # The reset cut them short. A step that is not recorded says so, and ends them as incomplete.
             self._actors.act(self._obs, record=False)
             self._actors.observe(None)
+        # What a recurrent policy remembers is of episodes that are over.
+        self._actors.reset_state()
         self.act()
 
     def step(self) -> None:
@@ -165,6 +167,10 @@ class _Loop:
         else:
             self._progress.count(reward, len(reward) - len(self._resetting))
             self._progress.begin(self._resetting)
+            # The ignored step was acted from what the old episode left.
+            began = ~self._every_row
+            began[self._resetting] = True
+            self._actors.reset_state(began)
             self._resetting = None
         if len(ended):
             self._progress.end(ended)

@@ -4,9 +4,19 @@ Every exception derives from `RelevoError` and from the builtin that people catc
 what was expected, what came, and what to do.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
 
 class RelevoError(Exception):
     """Base of all exceptions that Relevo raises on purpose."""
+
+    actor_id: UUID | None = None
+    """The actor that it is about, where it is about one."""
 
 
 class ConfigError(RelevoError, ValueError):

@@ -58,9 +58,32 @@ pub enum Error {
         /// What is wrong with it and what to do.
         reason: String,
     },
+
+    /// One of the above, about one actor, whose id its text names.
+    #[error("{error}")]
+    OfActor {
+        /// The actor.
+        id: Uuid,
+        /// What is wrong.
+        error: Box<Error>,
+    },
 }
 
 impl Error {
+    /// The same error, about one actor.
+    #[must_use]
+    pub fn of_actor(self, id: Uuid) -> Self {
+        Self::OfActor { id, error: Box::new(self) }
+    }
+
+    /// The actor that it is about, where it is about one.
+    pub fn actor(&self) -> Option<Uuid> {
+        match self {
+            Self::OfActor { id, .. } | Self::ActorNotFound { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+
     /// A [`Error::Trajectory`] from an I/O or Arrow error at `path`.
     pub fn trajectory(path: impl Into<PathBuf>, reason: impl std::fmt::Display) -> Self {
         Self::Trajectory { path: path.into(), reason: reason.to_string() }

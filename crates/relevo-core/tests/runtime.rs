@@ -75,16 +75,23 @@ fn a_reward_that_never_came_is_null_and_counted() {
     assert_eq!((agent.stats().unwrap().rewards_missing, agent.stats().unwrap().final_observations_missing), (1, 1));
 }
 
+fn is_state(error: Error) -> bool {
+    match error {
+        Error::OfActor { error, .. } => is_state(*error),
+        other => matches!(other, Error::State(_)),
+    }
+}
+
 #[test]
 fn calls_at_the_wrong_moment_are_errors_and_change_nothing() {
     let agent = agent(vec![identity().slot("default", None)], 2, 10);
     let group = all(&agent);
     let nothing = FinalObservations::default();
     let told = outcome(&[1.0, 1.0], &[0, 0], &[0, 0]);
-    assert!(matches!(observe(&group, &told, &nothing), Err(Error::State(_))));
+    assert!(observe(&group, &told, &nothing).is_err_and(is_state));
     act(&group, &[1.0; 4], None, &RECORD).unwrap();
     observe(&group, &told, &nothing).unwrap();
-    assert!(matches!(observe(&group, &told, &nothing), Err(Error::State(_))));
+    assert!(observe(&group, &told, &nothing).is_err_and(is_state));
 
     let id = agent.actor_ids().unwrap()[1];
     let twice = agent.group(&[id, id]);
@@ -95,7 +102,7 @@ fn calls_at_the_wrong_moment_are_errors_and_change_nothing() {
 
     agent.shutdown(&mut || Ok(())).unwrap();
     assert!(matches!(act(&group, &[1.0; 4], None, &RECORD), Err(Error::State(_))));
-    assert!(matches!(observe(&group, &told, &nothing), Err(Error::State(_))));
+    assert!(observe(&group, &told, &nothing).is_err_and(is_state));
     agent.shutdown(&mut || Ok(())).unwrap();
     assert!(matches!(agent.start(), Err(Error::State(_))));
 }
@@ -111,12 +118,18 @@ fn a_failed_call_leaves_no_trace() {
     for step in 0..20 {
         let observations = [step as f32 * 0.1, 0.3, 0.2, 0.4];
         let failed = act(&group, &[13.0, 0.0, 0.0, 0.0], None, &RECORD);
-        assert!(matches!(failed, Err(Error::Inference(message)) if message.contains("told to fail")));
+        let failed = failed.unwrap_err();
+        assert!(failed.to_string().contains("told to fail"), "{failed}");
+        assert_eq!(failed.actor(), Some(agent.actor_ids().unwrap()[0]));
         let nan = act(&group, &[0.0, 0.0, f32::NAN, 0.0], None, &RECORD);
-        let id = agent.actor_ids().unwrap()[1].to_string();
-        assert!(matches!(nan, Err(Error::Contract(message)) if message.contains("NaN") && message.contains(&id)));
+        let id = agent.actor_ids().unwrap()[1];
+        let Err(Error::OfActor { id: named, error }) = nan else { panic!("{nan:?}") };
+        assert_eq!(named, id);
+        assert!(matches!(&*error, Error::Contract(text) if text.contains("NaN") && text.contains(&id.to_string())));
         let infinite = act(&group, &[0.0, 0.0, f32::INFINITY, 0.0], None, &RECORD);
-        assert!(matches!(infinite, Err(Error::Inference(message)) if message.contains(&id)));
+        let Err(Error::OfActor { id: named, error }) = infinite else { panic!("{infinite:?}") };
+        assert_eq!(named, id);
+        assert!(matches!(&*error, Error::Inference(text) if text.contains(&id.to_string())));
         let left = act(&group, &observations, None, &RECORD).unwrap();
         let right = act(&twin, &observations, None, &RECORD).unwrap();
         assert_eq!(left.actions[0].values::<i64>(), right.actions[0].values::<i64>());
@@ -160,7 +173,9 @@ fn masked_actions_are_never_taken_and_masks_are_recorded() {
         observe(&group, &outcome(&[0.0; 2], &ended, &[0; 2]), &FinalObservations::default()).unwrap();
     }
     let none = act(&group, &[0.0; 4], Some(&[1, 0, 0, 0]), &RECORD);
-    assert!(matches!(none, Err(Error::Contract(message)) if message.contains("allows no action")));
+    let none = none.unwrap_err();
+    assert!(none.to_string().contains("allows no action"));
+    assert_eq!(none.actor(), Some(agent.actor_ids().unwrap()[1]));
     let episodes = flushed(&agent);
     let masks = episodes[0].masks.as_deref().unwrap();
     // The first step came without a mask: everything was allowed.
@@ -322,6 +337,23 @@ fn shutdown_answers_who_waits_also_where_nothing_is_recorded() {
     agent.shutdown(&mut || Ok(())).unwrap();
     assert!(agent.stats().unwrap().routers.is_empty());
     assert!(matches!(ticket.wait(), Err(Error::State(reason)) if reason.contains("shut down")));
+}
+
+#[test]
+fn an_episode_that_two_handles_acted_in_is_one_where_shutdown_ends_it() {
+    let agent = agent(vec![identity().slot("default", None)], 2, 10);
+    let ids = agent.actor_ids().unwrap();
+    let (both, one) = (all(&agent), agent.group(&ids[1..]).unwrap());
+    for _ in 0..3 {
+        act(&both, &[0.0; 4], None, &RECORD).unwrap();
+    }
+    // The open step of the other actor stays behind, and is sent before this one.
+    act(&one, &[0.0; 2], None, &RECORD).unwrap();
+    agent.shutdown(&mut || Ok(())).unwrap();
+    let found: HashMap<_, _> =
+        agent.trajectories().iter().map(|episode| (episode.actor_id, (episode.len, episode.complete))).collect();
+    assert_eq!(found, [(ids[0], (3, false)), (ids[1], (4, false))].into());
+    assert_eq!(agent.trajectories().len(), 2);
 }
 
 #[test]

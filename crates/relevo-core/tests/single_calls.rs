@@ -28,7 +28,8 @@ use relevo_core::{
     Error,
     policy::{HeadKind, PolicyOptions, PolicySlot},
     runtime::{
-        ActOptions, ActorGroup, Agent, Batching, Caller, FinalObservations, Recording, Request, RouterReport, Ticket,
+        ActOptions, ActionResults, ActorGroup, Agent, Batching, Caller, FinalObservations, Recording, Request,
+        RouterReport, Ticket,
     },
 };
 use uuid::Uuid;
@@ -99,8 +100,8 @@ fn threads_share_batches_and_each_gets_its_own_answer() {
         }
     });
     let report = router(&agent);
-    assert_eq!((report.rows, report.failed, report.queue), ((threads * calls) as u64, 0, 0));
-    assert!(report.batches < report.rows, "{} batches", report.batches);
+    assert_eq!((report.counts.rows, report.counts.failed, report.queue), ((threads * calls) as u64, 0, 0));
+    assert!(report.counts.batches < report.counts.rows, "{} batches", report.counts.batches);
     let recorded = recorded(&agent);
     for (thread, id) in agent.actor_ids().unwrap().iter().enumerate() {
         assert_eq!(recorded[id], (0..calls).map(|call| puzzle(thread * calls + call).0).collect::<Vec<_>>());
@@ -123,7 +124,7 @@ fn futures_of_one_thread_share_a_batch() {
     }
     // The first calls find nobody to wait for; from then on the crowd is one batch.
     let report = router(&agent);
-    assert!((50..60).contains(&report.batches), "{} batches", report.batches);
+    assert!((50..60).contains(&report.counts.batches), "{} batches", report.counts.batches);
     assert!(recorded(&agent).values().all(|steps| steps.len() == 50));
 }
 
@@ -143,8 +144,9 @@ fn a_ticket_that_is_dropped_before_its_batch_ran_leaves_no_trace() {
     let (agent, [left, right]) = in_step(FOR_EVER);
     let mut cancelled = request(&left, 3.0).unwrap();
     assert!(matches!(cancelled.finish(), Err(Error::State(_))));
-    let again = request(&left, 4.0);
-    assert!(matches!(again, Err(Error::State(message)) if message.contains("still waits")));
+    let again = request(&left, 4.0).unwrap_err();
+    assert!(again.to_string().contains("still waits"));
+    assert_eq!(again.actor(), Some(left.actors[0].id()));
     drop(cancelled);
     let waiting = request(&left, 5.0).unwrap();
     assert_eq!(action(answer(request(&right, -6.0).unwrap())), 1);
@@ -194,7 +196,7 @@ fn the_longest_wait_and_none_at_all_are_served() {
             assert_eq!(action(act(&right, &[-1.0], None, &RECORD)), 1);
             assert_eq!(action(answer(waiting)), 0);
         }
-        assert_eq!(router(&agent).restarts, 0);
+        assert_eq!(router(&agent).counts.restarts, 0);
     }
 }
 
@@ -244,7 +246,7 @@ fn a_waker_that_panics_harms_nobody_else() {
         let waiting: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
         assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
         all_give_zero(waiting);
-        assert_eq!((router(&agent).restarts, router(&agent).failed), (0, 0));
+        assert_eq!((router(&agent).counts.restarts, router(&agent).counts.failed), (0, 0));
     }
 }
 
@@ -263,9 +265,11 @@ fn a_model_that_panics_on_a_row_fails_that_row_alone() {
             groups.iter().enumerate().map(|(at, group)| request(group, number(at)).unwrap()).collect();
         for (at, ticket) in tickets.into_iter().enumerate() {
             match answer(ticket) {
-                Err(Error::Inference(message)) if panics(at) => {
-                    assert!(message.contains("told to panic") && message.contains("nothing was recorded"), "{message}");
-                    assert!(message.contains(&agent.actor_ids().unwrap()[at].to_string()));
+                Err(Error::OfActor { id, error }) if panics(at) => {
+                    let text = error.to_string();
+                    assert!(text.contains("told to panic") && text.contains("nothing was recorded"), "{text}");
+                    assert!(text.contains(&id.to_string()));
+                    assert_eq!(id, agent.actor_ids().unwrap()[at]);
                 }
                 other => {
                     assert_eq!(action(other), puzzle(at).1);
@@ -279,8 +283,112 @@ fn a_model_that_panics_on_a_row_fails_that_row_alone() {
         assert!(sessions.asked() > made);
     }
     let report = router(&agent);
-    assert_eq!((report.failed, report.restarts), (10, 0));
+    assert_eq!((report.counts.failed, report.counts.restarts), (10, 0));
     assert!(recorded(&agent).values().flatten().all(|observation| *observation != 13.0));
+}
+
+/// Whether a call failed for its actor, by an inference error with these words.
+fn told(result: Result<Arc<ActionResults>, Error>, words: &str) -> bool {
+    let Err(Error::OfActor { error, .. }) = result else { return false };
+    matches!(*error, Error::Inference(text) if text.contains(words))
+}
+
+#[test]
+fn rows_whose_numbers_cannot_be_used_cost_the_others_no_pass_of_their_own() {
+    let model = || Linear::new(2, "logits", vec![1.0, 0.0, 0.0, 1.0]);
+    let (counted, asked) = (model(), [None, Some(true), Some(false)]);
+    let passes = counted.passes.clone();
+    let agent = batching_agent(vec![counted.slot("default", Some(HeadKind::Categorical))], 6, 100, FOR_EVER);
+    let alone = Batching { max_batch: 1, max_wait: Duration::ZERO };
+    let twin = batching_agent(vec![model().slot("default", Some(HeadKind::Categorical))], 6, 100, alone);
+    let (groups, twins) = (singles(&agent), singles(&twin));
+    let before = passes.load(Ordering::SeqCst);
+    for round in 0..20 {
+        let spoilt = |at: usize| at == round % 6 || at == round / 2 % 6;
+        let observation = |at: usize| [0.1 * at as f32, if spoilt(at) { f32::INFINITY } else { 0.05 * round as f32 }];
+        let send = |group: &Arc<ActorGroup>, at: usize| {
+            let observation = observation(at);
+            let observations: [&[u8]; 1] = [bytemuck::cast_slice(&observation)];
+            // Of one kind in every second round.
+            let deterministic = if round % 2 == 0 { None } else { asked[at % 3] };
+            group.request(&Request { deterministic, ..Request::new(&observations) }).unwrap()
+        };
+        let tickets: Vec<_> = groups.iter().enumerate().map(|(at, group)| send(group, at)).collect();
+        for (at, ticket) in tickets.into_iter().enumerate() {
+            let result = answer(ticket);
+            if spoilt(at) {
+                let error = result.unwrap_err();
+                assert_eq!(error.actor(), Some(groups[at].actors[0].id()));
+                assert!(error.to_string().contains("nothing was recorded"), "{error}");
+                continue;
+            }
+            // What is drawn depends on nobody else, nor on what has failed.
+            let (left, right) = (result.unwrap(), answer(send(&twins[at], at)).unwrap());
+            assert_eq!(left.actions[0].values::<i64>(), right.actions[0].values::<i64>());
+            assert_eq!(left.log_probs, right.log_probs);
+        }
+    }
+    let report = router(&agent);
+    assert!(report.counts.batches < 30, "{} batches", report.counts.batches);
+    assert_eq!((passes.load(Ordering::SeqCst) - before) as u64, report.counts.batches);
+    assert_eq!(report.counts.failed, (0..20).map(|round| if round % 6 == round / 2 % 6 { 1 } else { 2 }).sum::<u64>());
+}
+
+#[test]
+fn nobody_waits_for_an_actor_that_is_assigned_to_another_policy() {
+    let in_step = || {
+        let slots = ["default", "other"].map(|name| sign().slot(name, Some(HeadKind::Argmax)));
+        let agent = batching_agent(slots.to_vec(), 2, 100, FOR_EVER);
+        let [left, right] = singles(&agent).try_into().unwrap();
+        assert_eq!(action(answer(request(&left, 1.0).unwrap())), 0);
+        let second = request(&right, -1.0).unwrap();
+        assert_eq!(action(answer(request(&left, 2.0).unwrap())), 0);
+        assert_eq!(action(answer(second)), 1);
+        (agent, left, right)
+    };
+    // While it is out.
+    let (agent, left, right) = in_step();
+    agent.assign(&[left.actors[0].id()], "other").unwrap();
+    assert_eq!(action(answer(request(&right, 3.0).unwrap())), 0);
+    assert_eq!(action(answer(request(&left, 3.0).unwrap())), 0);
+    // While others wait for it.
+    let (agent, left, right) = in_step();
+    let waiting = request(&right, 3.0).unwrap();
+    agent.assign(&[left.actors[0].id()], "other").unwrap();
+    assert_eq!(action(answer(waiting)), 0);
+    // While it waits itself: from its answer on.
+    let (agent, left, right) = in_step();
+    let waiting = request(&left, -3.0).unwrap();
+    agent.assign(&[left.actors[0].id()], "other").unwrap();
+    assert_eq!(action(answer(request(&right, 3.0).unwrap())), 0);
+    assert_eq!(action(answer(waiting)), 1);
+    assert_eq!(action(answer(request(&right, 3.0).unwrap())), 0);
+}
+
+#[test]
+fn nobody_waits_for_an_actor_that_scaling_places_elsewhere() {
+    // While they are out: the first and third stay, and wait for each other; the second and fourth go.
+    let agent = batching_agent(vec![sign().slot("default", Some(HeadKind::Argmax))], 4, 100, FOR_EVER);
+    let groups = singles(&agent);
+    assert_eq!(action(answer(request(&groups[0], 1.0).unwrap())), 0);
+    let others: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
+    assert_eq!(action(answer(request(&groups[0], 1.0).unwrap())), 0);
+    all_give_zero(others);
+    let before = router(&agent).counts.batches;
+    agent.scale_routers(1).unwrap();
+    let waiting = request(&groups[0], -1.0).unwrap();
+    assert_eq!(action(answer(request(&groups[2], 1.0).unwrap())), 0);
+    assert_eq!(action(answer(waiting)), 1);
+    assert_eq!(router(&agent).counts.batches, before + 1);
+
+    // While one waits: from its answer on.
+    let (agent, [left, right]) = in_step(FOR_EVER);
+    let waiting = request(&right, -1.0).unwrap();
+    agent.scale_routers(1).unwrap();
+    assert_eq!(action(answer(request(&left, 1.0).unwrap())), 0);
+    assert_eq!(action(answer(waiting)), 1);
+    assert_eq!(action(answer(request(&left, 1.0).unwrap())), 0);
+    assert_eq!(action(answer(request(&right, 1.0).unwrap())), 0);
 }
 
 #[test]
@@ -295,7 +403,7 @@ fn a_model_that_makes_no_session_fails_calls_until_it_does() {
             let tickets: Vec<_> = groups[1..].iter().map(|group| request(group, 1.0).unwrap()).collect();
             let blocked = act(&groups[0], &[1.0], None, &RECORD);
             for result in tickets.into_iter().map(answer).chain([blocked]) {
-                assert!(matches!(result, Err(Error::Inference(message)) if message.contains("session")));
+                assert!(told(result, "session"));
             }
         }
         sessions.will(Sessions::WORK);
@@ -303,7 +411,7 @@ fn a_model_that_makes_no_session_fails_calls_until_it_does() {
         assert_eq!(action(act(&groups[0], &[-1.0], None, &RECORD)), 1);
         all_give_zero(tickets);
         end_all(&groups);
-        assert_eq!((router(&agent).failed, router(&agent).restarts), (40, 0));
+        assert_eq!((router(&agent).counts.failed, router(&agent).counts.restarts), (40, 0));
         assert!(recorded(&agent).values().all(|steps| steps.len() == 1));
     }
 }
@@ -314,14 +422,13 @@ fn a_router_that_dies_is_replaced_and_its_callers_are_told() {
     let sessions = model.sessions.clone();
     let agent = agent(vec![model.slot("default", Some(HeadKind::Argmax))], 4, 100);
     let groups = singles(&agent);
-    let told = |result| matches!(result, Err(Error::Inference(message)) if message.contains("ended before its time"));
     sessions.will(Sessions::KILL);
     for deaths in 1..5 {
         let tickets: Vec<_> = groups.iter().map(|group| request(group, 1.0).unwrap()).collect();
-        assert!(tickets.into_iter().map(answer).all(told));
+        assert!(tickets.into_iter().map(answer).all(|result| told(result, "ended before its time")));
         let started = Instant::now();
-        while router(&agent).restarts < deaths {
-            assert!(started.elapsed() < Duration::from_secs(10), "{} routers died", router(&agent).restarts);
+        while router(&agent).counts.restarts < deaths {
+            assert!(started.elapsed() < Duration::from_secs(10), "{} routers died", router(&agent).counts.restarts);
             std::thread::yield_now();
         }
     }
@@ -331,8 +438,12 @@ fn a_router_that_dies_is_replaced_and_its_callers_are_told() {
             // In the same batch, or in one that it runs itself: then the thread dies in the router's place.
             let blocked = groups[2..].iter().map(|group| scope.spawn(|| act(group, &[1.0], None, &RECORD)));
             let blocked: Vec<_> = blocked.collect();
-            assert!(tickets.into_iter().map(answer).all(told));
-            assert!(blocked.into_iter().all(|thread| thread.join().map_or(true, told)));
+            assert!(tickets.into_iter().map(answer).all(|result| told(result, "ended before its time")));
+            assert!(
+                blocked
+                    .into_iter()
+                    .all(|thread| thread.join().map_or(true, |result| told(result, "ended before its time")))
+            );
         });
     }
     sessions.will(Sessions::WORK);
@@ -425,7 +536,7 @@ fn policies_on_different_devices_get_routers_of_their_own() {
     agent.scale_routers(1).unwrap();
     let placed = || {
         let routers = agent.stats().unwrap().routers.into_iter();
-        routers.map(|router| (router.device, router.index, router.actors, router.rows)).collect::<Vec<_>>()
+        routers.map(|router| (router.device, router.index, router.actors, router.counts.rows)).collect::<Vec<_>>()
     };
     let at = |device: &str, index, actors, rows| (device.to_string(), index, actors, rows);
     assert_eq!(placed(), [at("cpu", 0, 3, 0), at("cpu", 1, 2, 0)]);

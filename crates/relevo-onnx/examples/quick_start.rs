@@ -104,7 +104,7 @@ async fn single_calls(path: &Path) -> Fallible {
     for task in tasks {
         task.await??;
     }
-    let router = &agent.stats()?.routers[0];
+    let router = &agent.stats()?.routers[0].counts;
     println!("{} calls of 4 tasks took {} forward passes", router.rows, router.batches);
     assert_eq!(router.rows, 4 * CALLS);
     agent.shutdown(&mut || Ok(()))?;

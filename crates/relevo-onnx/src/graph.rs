@@ -1,15 +1,15 @@
 //! What an ONNX file declares, read from the file's bytes without ONNX Runtime.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use ort::sys::ONNXTensorElementDataType;
 use prost::Message;
 use relevo_core::spec::{DType, Dim, TensorSpec};
 
-use crate::proto::{DimProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::proto::{AttributeProto, DimProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 
-/// Operators that draw random numbers.
-const RANDOM_OPS: [&str; 6] =
+/// Operators that draw random numbers, and take an attribute `seed`.
+pub(crate) const RANDOM_OPS: [&str; 6] =
     ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
 
 /// The element types that Relevo takes. ONNX Runtime numbers them as ONNX files do.
@@ -39,6 +39,10 @@ pub(crate) struct Declaration {
     pub(crate) producer: String,
     /// Random operators inside, subgraphs and functions included, each once.
     pub(crate) random_ops: Vec<String>,
+    /// Why made-up inputs cannot show that the graph keeps the rows of a batch apart.
+    pub(crate) batch_obstacle: Option<String>,
+    /// Files beside this one that hold weights, each with the bytes that it must have at least.
+    pub(crate) weight_files: BTreeMap<String, u64>,
 }
 
 impl Declaration {
@@ -55,6 +59,15 @@ impl Declaration {
         let mut random_ops = Vec::new();
         graph.collect_random_ops(&mut random_ops);
         model.functions.iter().for_each(|function| collect_random_ops(&function.nodes, &mut random_ops));
+        let batch_obstacle = if let Some(op) = random_ops.first() {
+            Some(format!("it draws random numbers ({op}), so no two runs can be compared"))
+        } else if let Some(node) =
+            graph.nodes.iter().find(|node| node.attributes.iter().any(AttributeProto::holds_graph))
+        {
+            Some(format!("it holds control flow ({}), which decides for all rows at once", node.op_type))
+        } else {
+            (!model.functions.is_empty()).then(|| "it holds functions of its own, which cannot be looked into".into())
+        };
         let defaults = graph.initializer_names();
         Ok(Self {
             inputs: graph
@@ -66,6 +79,8 @@ impl Declaration {
             outputs: graph.outputs.iter().map(|output| output.spec("output")).collect::<Result<_, _>>()?,
             producer: format!("{} {}", model.producer_name, model.producer_version).trim().into(),
             random_ops,
+            batch_obstacle,
+            weight_files: graph.weight_files(),
         })
     }
 }
@@ -77,7 +92,7 @@ pub(crate) fn element_type(dtype: DType) -> ONNXTensorElementDataType {
 }
 
 /// The element type that a file writes as `number`.
-fn dtype(number: i32) -> Option<DType> {
+pub(crate) fn dtype(number: i32) -> Option<DType> {
     ELEMENT_TYPES.iter().find(|(element, _)| *element as i32 == number).map(|(_, dtype)| *dtype)
 }
 
@@ -85,6 +100,21 @@ impl GraphProto {
     fn initializer_names(&self) -> HashSet<&str> {
         let sparse = self.sparse_initializers.iter().filter_map(|initializer| initializer.values.as_ref());
         self.initializers.iter().chain(sparse).map(|initializer| initializer.name.as_str()).collect()
+    }
+
+    fn weight_files(&self) -> BTreeMap<String, u64> {
+        let mut files = BTreeMap::new();
+        for initializer in &self.initializers {
+            let entry =
+                |key| initializer.external_data.iter().find(|entry| entry.key == key).map(|entry| &*entry.value);
+            let number = |key| entry(key).and_then(|value| value.parse().ok()).unwrap_or(0_u64);
+            if let Some(location) = entry("location") {
+                let end = number("offset").saturating_add(number("length"));
+                let known = files.entry(location.to_owned()).or_insert(end);
+                *known = end.max(*known);
+            }
+        }
+        files
     }
 
     /// Fails where nothing in the graph makes a declared output.
@@ -104,6 +134,12 @@ impl GraphProto {
 
     fn collect_random_ops(&self, found: &mut Vec<String>) {
         collect_random_ops(&self.nodes, found);
+    }
+}
+
+impl AttributeProto {
+    fn holds_graph(&self) -> bool {
+        self.graph.is_some() || !self.graphs.is_empty()
     }
 }
 
@@ -165,7 +201,7 @@ impl DimProto {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{AttributeProto, FunctionProto, InitializerProto, ShapeProto, TensorTypeProto, TypeProto};
+    use crate::proto::{FunctionProto, InitializerProto, ShapeProto, TensorTypeProto, TypeProto};
 
     fn node(op_type: &str, outputs: &[&str], attributes: Vec<AttributeProto>) -> NodeProto {
         let outputs = outputs.iter().map(ToString::to_string).collect();
@@ -193,7 +229,7 @@ mod tests {
     fn inputs_with_a_default_are_not_asked_for() {
         let graph = GraphProto {
             nodes: vec![node("Add", &["y"], vec![])],
-            initializers: vec![InitializerProto { name: "w".into() }],
+            initializers: vec![InitializerProto { name: "w".into(), external_data: vec![] }],
             inputs: vec![value("x"), value("w")],
             outputs: vec![value("y"), value("w")],
             ..GraphProto::default()

@@ -1,15 +1,24 @@
-//! ONNX Runtime as a model backend: [`OnnxBackend`] loads `.onnx` files, and each session runs them on the CPU.
+//! ONNX Runtime as a model backend: [`OnnxBackend`] loads `.onnx` files, and sessions run them on a device.
 //!
 //! ONNX Runtime itself is a shared library that is found and loaded when the first model is (`library`); nothing of it
-//! is linked in. Read on with `graph` (what a file declares), `model` (loading), `session` (one forward pass).
+//! is linked in. Read on with `graph` (what a file declares), `model` (loading), `session` (one forward pass); then
+//! `fixed_batch` (a batch of 1 made any), `noise` (random operators), both of which edit the file's bytes (`wire`).
 
+mod agreement;
+mod device;
+mod fixed_batch;
 mod graph;
 mod library;
 mod message;
 mod model;
+mod noise;
 mod proto;
+mod rewrite;
+#[cfg(test)]
+mod rewriter_fuzz;
 mod session;
 mod value;
+mod wire;
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +28,13 @@ use std::{
 
 use relevo_core::{
     error::{Error, Result},
-    policy::{Backend, LoadOptions, LoadedModel, Model, ModelSource},
+    policy::{Backend, Device as DeviceState, LoadOptions, LoadedModel, Model, ModelSource},
+};
+
+use crate::{
+    device::Device,
+    library::Library,
+    model::{OnnxModel, Workshop},
 };
 
 /// Loads `.onnx` files through ONNX Runtime.
@@ -41,6 +56,12 @@ impl OnnxBackend {
     }
 }
 
+impl OnnxBackend {
+    fn devices_of(library: &'static Library) -> Vec<DeviceState> {
+        Device::all(library, |device| Workshop { library, device, threads: 1 }.try_out())
+    }
+}
+
 impl Backend for OnnxBackend {
     fn format(&self) -> &'static str {
         model::FORMAT
@@ -57,18 +78,34 @@ impl Backend for OnnxBackend {
 
     fn load(&self, source: ModelSource<'_>, options: &LoadOptions) -> Result<Arc<dyn Model>> {
         let path = source.path;
-        if options.device != "cpu" {
-            return Err(Error::DeviceUnavailable(format!(
-                "{} was to run on the device `{}`, but only `cpu` is there: ONNX models run on the CPU alone in this version; \
-                 load it with device=\"cpu\"",
-                path.display(),
-                options.device
-            )));
-        }
         if options.threads == 0 {
             return Err(Error::Config("a model runs on 1 thread or more, not 0; leave `threads` at 1".into()));
         }
-        Ok(Arc::new(model::OnnxModel::load(source, options.threads, &self.candidates)?))
+        let device = Device::named(&options.device);
+        let library = || library::library(&self.candidates).map_err(|reason| Error::model_load(path, reason));
+        let unavailable = |reason: &str, library: &'static Library| {
+            let there: Vec<_> = Self::devices_of(library).into_iter().filter(|device| device.fault.is_none()).collect();
+            let there: Vec<_> = there.iter().map(|device| format!("`{}`", device.name)).collect();
+            Error::DeviceUnavailable(format!(
+                "{} was to run on the device `{}`, but ONNX models can run on {} here: {reason}; or load it with device=\"cpu\"",
+                path.display(),
+                options.device,
+                there.join(" and ")
+            ))
+        };
+        let Some(device) = device else {
+            let reason = "there is no device of that name; the names are cpu, cuda, cuda:0, cuda:1 …, coreml and mps";
+            return Err(unavailable(reason, library()?));
+        };
+        let library = library()?;
+        match device.missing(library) {
+            Some(reason) => Err(unavailable(&reason, library)),
+            None => Ok(Arc::new(OnnxModel::load(source, Workshop { library, device, threads: options.threads })?)),
+        }
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceState>> {
+        library::library(&self.candidates).map(Self::devices_of).map_err(Error::DeviceUnavailable)
     }
 }
 

@@ -16,37 +16,47 @@ use ort::{
     sys::{ORT_API_VERSION, OrtApiBase},
 };
 use parking_lot::Mutex;
-use relevo_core::error::{Error, Result};
 
 /// The environment variable that names the library, or the folder it lies in.
 const VARIABLE: &str = "ORT_DYLIB_PATH";
 
-static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
+static LIBRARY: OnceLock<Library> = OnceLock::new();
 static LOADING: Mutex<()> = Mutex::new(());
 
-/// The process's ONNX Runtime environment. No other function of `ort` may be called before this one has succeeded: `ort`
-/// panics where it finds no library.
-pub(crate) fn environment(candidates: &[PathBuf], model: &Path) -> Result<Environment> {
-    if let Some(environment) = ENVIRONMENT.get() {
-        return Ok(environment.clone());
+/// The ONNX Runtime library of this process.
+#[derive(Debug)]
+pub(crate) struct Library {
+    /// What sessions are made in.
+    pub(crate) environment: Environment,
+    /// Where it lies.
+    pub(crate) path: PathBuf,
+    /// Its version.
+    pub(crate) version: String,
+}
+
+/// The process's ONNX Runtime, loaded where that has not happened yet; the error says what to do. No other function of `ort`
+/// may be called before this one has succeeded: `ort` panics where it finds no library.
+pub(crate) fn library(candidates: &[PathBuf]) -> Result<&'static Library, String> {
+    if let Some(library) = LIBRARY.get() {
+        return Ok(library);
     }
     let _loading = LOADING.lock();
-    if let Some(environment) = ENVIRONMENT.get() {
-        return Ok(environment.clone());
+    if let Some(library) = LIBRARY.get() {
+        return Ok(library);
     }
-    let environment = load(candidates).map_err(|reason| Error::model_load(model, reason))?;
-    Ok(ENVIRONMENT.get_or_init(|| environment).clone())
+    let library = load(candidates)?;
+    Ok(LIBRARY.get_or_init(|| library))
 }
 
 /// Loads the first library that fits; where none does, the first one's fault is told.
-fn load(candidates: &[PathBuf]) -> Result<Environment, String> {
+fn load(candidates: &[PathBuf]) -> Result<Library, String> {
     let mut fault = None;
     for path in libraries(std::env::var_os(VARIABLE).as_deref(), candidates)? {
         match check(&path).and_then(|version| Ok((open(&path)?, version))) {
             Ok((environment, version)) => {
-                let path = path.display();
-                tracing::info!(%path, version, "ONNX Runtime {version} is loaded from {path}");
-                return Ok(environment);
+                let place = path.display();
+                tracing::info!(path = %place, version, "ONNX Runtime {version} is loaded from {place}");
+                return Ok(Library { environment, path, version });
             }
             Err(reason) => {
                 tracing::debug!(path = %path.display(), "passed over: {reason}");
@@ -143,7 +153,7 @@ fn is_too_old(version: &str) -> bool {
 
 /// Whether ONNX Runtime is in this process.
 pub(crate) fn is_loaded() -> bool {
-    ENVIRONMENT.get().is_some()
+    LIBRARY.get().is_some()
 }
 
 /// Hands a checked library to `ort` and makes the environment, with telemetry off.

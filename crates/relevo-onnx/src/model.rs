@@ -7,16 +7,24 @@ use std::{
     time::Instant,
 };
 
-use ort::{environment::Environment, logging::LogLevel, session::builder::GraphOptimizationLevel, value::ValueType};
+use ort::{logging::LogLevel, session::builder::GraphOptimizationLevel, value::ValueType};
 use parking_lot::Mutex;
 use relevo_core::{
     error::{Error, Result},
-    policy::{Model, ModelFacts, ModelSource, Session},
+    policy::{Batch, Model, ModelFacts, ModelSource, Session},
     spec::{Dim, TensorSpec},
 };
 use sha2::{Digest, Sha256};
 
-use crate::{graph::Declaration, library, message::readable, session::OnnxSession};
+use crate::{
+    device::Device,
+    fixed_batch::{self, Original, Outcome},
+    graph::{Declaration, dtype},
+    library::Library,
+    message::readable,
+    noise::Noise,
+    session::OnnxSession,
+};
 
 /// The format's name.
 pub(crate) const FORMAT: &str = "onnx";
@@ -32,6 +40,17 @@ pub(crate) struct Signature {
     pub(crate) outputs: Vec<TensorSpec>,
 }
 
+/// How sessions are made of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Workshop {
+    /// What makes them.
+    pub(crate) library: &'static Library,
+    /// Where they run.
+    pub(crate) device: Device,
+    /// Threads of one forward pass.
+    pub(crate) threads: usize,
+}
+
 /// An ONNX file in memory, from which sessions are made.
 ///
 /// The file's bytes are held once and every session is built from them, so later changes of the file on disk do not matter.
@@ -40,64 +59,208 @@ pub(crate) struct OnnxModel {
     signature: Arc<Signature>,
     facts: ModelFacts,
     bytes: Vec<u8>,
-    threads: usize,
-    environment: Environment,
+    /// Where the graph draws random numbers: the seeds in `bytes`.
+    noise: Option<Noise>,
+    workshop: Workshop,
     /// The session that loading built to check the file; the first caller gets it.
     first: Mutex<Option<OnnxSession>>,
 }
 
 impl OnnxModel {
-    /// Reads and checks a file; ONNX Runtime is looked for in `candidates`.
-    pub(crate) fn load(source: ModelSource<'_>, threads: usize, candidates: &[PathBuf]) -> Result<Self> {
+    /// Reads and checks a file.
+    pub(crate) fn load(source: ModelSource<'_>, workshop: Workshop) -> Result<Self> {
         let path = source.path;
-        let bytes = match source.bytes {
+        let fault = |reason: String| Error::model_load(path, reason);
+        let mut bytes = match source.bytes {
             Some(bytes) => bytes.to_vec(),
             None => std::fs::read(path).map_err(|error| {
                 Error::model_load(path, format!("{error}; check that the path names a readable ONNX file"))
             })?,
         };
-        let declaration = Declaration::read(&bytes).map_err(|reason| Error::model_load(path, reason))?;
-        let Declaration { inputs, mut outputs, producer, random_ops } = declaration;
+        let declaration = Declaration::read(&bytes).map_err(fault)?;
+        check_weight_files(source, &declaration).map_err(fault)?;
         let sha256 = format!("{:x}", Sha256::digest(&bytes));
-        let environment = library::environment(candidates, path)?;
-        let session = build(&environment, path, &bytes, threads)?;
+        let mut noise = None;
+        if !declaration.random_ops.is_empty() {
+            let (seeded, seeds) = Noise::new(&bytes).map_err(fault)?;
+            (bytes, noise) = (seeded, Some(seeds));
+        }
+        let Declaration { inputs, mut outputs, producer, random_ops, batch_obstacle, .. } = declaration;
+        let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
         for (spec, outlet) in outputs.iter_mut().zip(session.outputs()) {
             correct_shape(spec, outlet.dtype());
         }
-        let signature = Arc::new(Signature { path: path.into(), inputs, outputs });
-        let first = Mutex::new(Some(OnnxSession::new(session, Arc::clone(&signature))?));
-        Ok(Self {
-            signature,
-            facts: ModelFacts { producer, sha256, random_ops, batch: None },
-            bytes,
-            threads,
-            environment,
-            first,
-        })
+        let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
+        let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+
+        let original = Original {
+            bytes: &bytes,
+            inputs: &signature.inputs,
+            outputs: &signature.outputs,
+            obstacle: batch_obstacle,
+        };
+        let build = |bytes: &[u8]| workshop.trial(path, bytes, &signature.inputs);
+        let batch = match fixed_batch::rewritten(&original, &mut first, &build) {
+            None => None,
+            Some(Outcome::Kept(reason)) => {
+                Some(Batch::One { reason: format!("declared with a batch of 1, and not rewritten for more: {reason}") })
+            }
+            Some(Outcome::Rewritten(rewritten)) => {
+                let fixed_batch::Rewritten { bytes: edited, inputs, outputs } = *rewritten;
+                signature = Arc::new(Signature { path: path.into(), inputs, outputs });
+                first = OnnxSession::new(workshop.session(path, &edited)?, Arc::clone(&signature))?;
+                bytes = edited;
+                let reason = "rewritten from a batch of 1; batches of made-up rows gave what the rows give alone";
+                Some(Batch::Dynamic { reason: reason.into() })
+            }
+        };
+        let facts = ModelFacts { producer, sha256, random_ops, batch, ..ModelFacts::default() };
+        Ok(Self { signature, facts, bytes, noise, workshop, first: Mutex::new(Some(first)) })
     }
 }
 
-/// A session of ONNX Runtime for the file's bytes; `path` serves messages, and to find weights in files beside it.
-fn build(environment: &Environment, path: &Path, bytes: &[u8], threads: usize) -> Result<ort::session::Session> {
-    let folder =
-        std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf)).unwrap_or_default();
-    let commit = || -> ort::Result<_> {
-        ort::session::Session::builder(environment)?
+/// The file's bytes for a new session.
+fn of_session<'a>(bytes: &'a [u8], noise: Option<&Noise>) -> std::borrow::Cow<'a, [u8]> {
+    noise.map_or(bytes.into(), |noise| noise.seeded(bytes).into())
+}
+
+/// Fails where a file that holds weights is missing or too short: ONNX Runtime's words for it name neither the cause nor a
+/// remedy. Names that lead out of the folder are left to it to refuse.
+fn check_weight_files(source: ModelSource<'_>, declaration: &Declaration) -> std::result::Result<(), String> {
+    let folder = folder(source.path);
+    for (name, &needed) in &declaration.weight_files {
+        let place = folder.join(name);
+        match std::fs::metadata(&place) {
+            Ok(there) if there.len() >= needed => {}
+            Ok(there) => {
+                return Err(format!(
+                    "its weights lie in `{}`, which has {} bytes where {needed} are needed; copy that file again, or export \
+                     the model again",
+                    place.display(),
+                    there.len()
+                ));
+            }
+            Err(_) if source.bytes.is_some() => {
+                return Err(format!(
+                    "its weights lie in a file `{name}`, and a model in memory has no files beside it; load it from a path, or \
+                     export it with its weights inside"
+                ));
+            }
+            Err(error) => {
+                return Err(format!(
+                    "its weights lie in `{}`, which cannot be read ({error}); copy that file beside the model, under this name",
+                    place.display()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where files beside the model lie.
+fn folder(path: &Path) -> PathBuf {
+    std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf)).unwrap_or_default()
+}
+
+impl Workshop {
+    /// A session of ONNX Runtime for a file's bytes; `path` serves messages, and to find weights in files beside it.
+    fn session(self, path: &Path, bytes: &[u8]) -> Result<ort::session::Session> {
+        let refused = |error: &ort::Error| {
+            let reason = readable(error.message());
+            Error::model_load(path, format!("ONNX Runtime refuses it: {reason}; {}", advice(&reason)))
+        };
+        if self.device == Device::Cpu {
+            return self.commit(path, bytes, true).map_err(|error| refused(&error));
+        }
+        let error = match self.commit(path, bytes, false) {
+            Ok(session) => return Ok(session),
+            Err(error) => error,
+        };
+        // Whose fault it is shows on the CPU.
+        Self { device: Device::Cpu, ..self }.commit(path, bytes, true).map_err(|error| refused(&error))?;
+        match self.commit(path, bytes, true) {
+            Ok(session) => {
+                let (device, reason) = (self.device, readable(error.message()));
+                tracing::warn!(
+                    path = %path.display(), %device, reason,
+                    "parts of the model {} run on the CPU, as {device} lacks their operators", path.display()
+                );
+                Ok(session)
+            }
+            Err(error) => Err(Error::DeviceUnavailable(format!(
+                "{} was to run on the device `{}`, which ONNX Runtime {} at {} has but cannot use: {}; mend that, or load it \
+                 with device=\"cpu\"",
+                path.display(),
+                self.device,
+                self.library.version,
+                self.library.path.display(),
+                readable(error.message())
+            ))),
+        }
+    }
+
+    /// The same, with operators that the device lacks on the CPU or refused.
+    fn commit(self, path: &Path, bytes: &[u8], cpu_helps: bool) -> ort::Result<ort::session::Session> {
+        let builder = ort::session::Session::builder(&self.library.environment)?
             .with_optimization_level(GraphOptimizationLevel::All)?
             .with_parallel_execution(false)?
-            .with_intra_threads(threads)?
+            .with_intra_threads(self.threads)?
             .with_inter_threads(1)?
             .with_intra_op_spinning(false)?
             .with_inter_op_spinning(false)?
             // Every failure comes back as an error; beside it, ONNX Runtime would write to stderr.
             .with_log_level(LogLevel::Fatal)?
-            .with_config_entry("session.model_external_initializers_file_folder_path", folder.to_string_lossy())?
-            .commit_from_memory(bytes)
-    };
-    commit().map_err(|error| {
-        let reason = readable(error.message());
-        Error::model_load(path, format!("ONNX Runtime refuses it: {reason}; export the model again"))
-    })
+            .with_config_entry(
+                "session.model_external_initializers_file_folder_path",
+                folder(path).to_string_lossy(),
+            )?;
+        let builder = self.device.register(builder)?;
+        let mut builder = if cpu_helps { builder } else { builder.with_disable_cpu_fallback()? };
+        builder.commit_from_memory(bytes)
+    }
+
+    /// A session for an edited file, whose outputs are only known to ONNX Runtime.
+    pub(crate) fn trial(
+        self,
+        path: &Path,
+        bytes: &[u8],
+        inputs: &[TensorSpec],
+    ) -> std::result::Result<OnnxSession, String> {
+        let session = self.commit(path, bytes, true).map_err(|error| readable(error.message()))?;
+        let output = |outlet: &ort::value::Outlet| {
+            let ValueType::Tensor { ty, .. } = outlet.dtype() else {
+                return Err(format!("`{}` is no tensor", outlet.name()));
+            };
+            let element = ort::sys::ONNXTensorElementDataType::from(*ty);
+            let dtype = dtype(element as i32).ok_or_else(|| format!("`{}` is a tensor of {ty}", outlet.name()))?;
+            let mut spec = TensorSpec { name: outlet.name().into(), dtype, shape: Vec::new() };
+            correct_shape(&mut spec, outlet.dtype());
+            Ok(spec)
+        };
+        let outputs = session.outputs().iter().map(output).collect::<std::result::Result<_, _>>()?;
+        let signature = Signature { path: path.into(), inputs: inputs.to_vec(), outputs };
+        OnnxSession::new(session, Arc::new(signature)).map_err(|error| error.to_string())
+    }
+
+    /// Makes a session for a graph that does next to nothing.
+    pub(crate) fn try_out(self) -> std::result::Result<(), String> {
+        // A graph `y = x` for one number, as the ONNX format writes it.
+        const IDENTITY: &[u8] = b"\x08\x08\x12\x00:7\x0a\x10\x0a\x01x\x12\x01y\x22\x08Identity\x12\x01gZ\x0f\x0a\x01x\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01b\x0f\x0a\x01y\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01B\x04\x0a\x00\x10\x10";
+        self.commit(Path::new(""), IDENTITY, true).map(|_| ()).map_err(|error| readable(error.message()))
+    }
+}
+
+/// What to do about a file that ONNX Runtime refuses for this reason.
+fn advice(reason: &str) -> &'static str {
+    let unknown_operator = ["No Op registered", "is not a registered function/op", "Could not find an implementation"];
+    if unknown_operator.iter().any(|words| reason.contains(words)) {
+        "this ONNX Runtime lacks the operator: export the model with standard operators of a lower opset, or install a newer one \
+         with `pip install -U onnxruntime`"
+    } else if reason.contains("opset") || reason.contains("IR version") || reason.contains("ir_version") {
+        "install a newer one with `pip install -U onnxruntime`, or export the model with a lower opset_version"
+    } else {
+        "export the model again"
+    }
 }
 
 /// Takes the shape that ONNX Runtime works with: the file's, corrected by what follows from the nodes.
@@ -137,9 +300,9 @@ impl Model for OnnxModel {
             return Ok(Box::new(session));
         }
         let begun = Instant::now();
-        let session = build(&self.environment, &self.signature.path, &self.bytes, self.threads)?;
+        let session = self.workshop.session(&self.signature.path, &of_session(&self.bytes, self.noise.as_ref()))?;
         let (path, seconds) = (self.signature.path.display(), begun.elapsed().as_secs_f64());
-        tracing::debug!(%path, threads = self.threads, seconds, "a further session of {path} is made");
+        tracing::debug!(%path, threads = self.workshop.threads, seconds, "a further session of {path} is made");
         Ok(Box::new(OnnxSession::new(session, Arc::clone(&self.signature))?))
     }
 }
@@ -150,7 +313,7 @@ impl fmt::Debug for OnnxModel {
             .debug_struct("OnnxModel")
             .field("signature", &self.signature)
             .field("facts", &self.facts)
-            .field("threads", &self.threads)
+            .field("workshop", &self.workshop)
             .finish_non_exhaustive()
     }
 }

@@ -61,6 +61,17 @@ pub(crate) struct AttributeProto {
 pub(crate) struct InitializerProto {
     #[prost(string, tag = "8")]
     pub(crate) name: String,
+    /// Where the numbers lie in another file: its name, and a place in it.
+    #[prost(message, repeated, tag = "13")]
+    pub(crate) external_data: Vec<EntryProto>,
+}
+
+#[derive(Message)]
+pub(crate) struct EntryProto {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(string, tag = "2")]
+    pub(crate) value: String,
 }
 
 #[derive(Message)]

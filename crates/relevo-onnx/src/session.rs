@@ -94,6 +94,11 @@ impl OnnxSession {
         })
     }
 
+    /// Declarations of the outputs, in their order.
+    pub(crate) fn outputs(&self) -> &[TensorSpec] {
+        &self.signature.outputs
+    }
+
     /// Checks the inputs and points `input_values` at them.
     fn bind_inputs(&mut self, inputs: &[TensorView<'_>]) -> Result<()> {
         let specs = &self.signature.inputs;

@@ -7,7 +7,7 @@ use pyo3::{
     types::{PyBool, PyDict, PyTuple},
 };
 use relevo_core::{
-    runtime::{ActCall, ActOptions, ActorGroup, Caller, Recording, Request, Ticket},
+    runtime::{ActCall, ActOptions, Actor, ActorGroup, Caller, Recording, Request, Ticket, first_nan},
     spec::DType,
 };
 use uuid::Uuid;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::{
     action_batch::ActionBatch,
     array::Contiguous,
-    detach::detach,
+    detach::{Signals, detach, is_main_thread},
     error::{self, to_python},
     event_loop::{self, EventLoop, EventLoopCache},
     observations::Observations,
@@ -81,14 +81,19 @@ impl Actors {
         record: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ActionBatch> {
         let arguments = ActArguments::new(self, obs, mask, deterministic, record)?;
+        let is_main = is_main_thread(py)?;
         let call = arguments.begin(py, &self.group)?;
         if self.group.actors.len() == 1 {
             let ticket = arguments.submit(call, Caller::Blocks)?;
-            let (result, baton) = py.detach(|| ticket.wait_in_turn());
+            let mut signals = Signals::default();
+            let (result, baton) = py.detach(|| {
+                let mut keep_waiting = || signals.check();
+                ticket.wait_in_turn(is_main.then_some(&mut keep_waiting))
+            });
             if let Some(baton) = baton {
                 baton.keep();
             }
-            return result.map(ActionBatch::new).map_err(|error| to_python(&error));
+            return signals.or(result).map(ActionBatch::new);
         }
         let call = arguments.write(call)?;
         let options = arguments.options();
@@ -136,6 +141,18 @@ impl Actors {
         let owned = given.into_owned(rows);
         detach(py, || self.group.observe(&owned.outcome(), &owned.finals))
     }
+
+    #[pyo3(signature = (which=None))]
+    fn reset_state(&self, py: Python<'_>, which: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let rows = self.group.actors.len();
+        let which = which.map(|which| -> PyResult<_> {
+            let array = Contiguous::new(which)?;
+            array.expect("which", DType::Bool, rows, &[])?;
+            Ok(array.bytes().to_vec())
+        });
+        let which = which.transpose()?;
+        detach(py, || self.group.reset_state(which.as_deref()))
+    }
 }
 
 impl Actors {
@@ -165,7 +182,7 @@ impl<'py> ActArguments<'py> {
         let record = record.map(|record| RecordArgument::new(record, rows)).transpose()?;
         Ok(Self {
             observations: Observations::new(obs, || actors.observation_names())?,
-            mask: mask.map(|mask| mask_bytes(mask, rows)).transpose()?,
+            mask: mask.map(|mask| mask_bytes(mask, &actors.group.actors)).transpose()?,
             deterministic,
             record: record.unwrap_or(RecordArgument::Same(true)),
         })
@@ -173,14 +190,21 @@ impl<'py> ActArguments<'py> {
 
     /// Begins the call, checks them against what the policies take, and makes the group ready.
     fn begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
-        let mut call = loop {
-            match group.try_begin() {
-                Ok(Some(call)) => break call,
-                // Another thread is in a call of this group, and may need the interpreter lock to finish.
-                Ok(None) => py.detach(|| group.wait()),
+        loop {
+            match self.try_to_begin(py, group) {
                 // The call that it waits for may be one of a loop that was closed.
-                Err(_) if group.is_waiting() && event_loop::forget_closed(py)? => {}
-                Err(error) => return Err(to_python(&error)),
+                Err(_) if py.detach(|| group.has_waiting()) && event_loop::forget_closed(py)? => {}
+                begun => return begun,
+            }
+        }
+    }
+
+    fn try_to_begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
+        let mut call = loop {
+            match group.try_begin().map_err(|error| to_python(&error))? {
+                Some(call) => break call,
+                // Another thread is in a call of this group, and may need the interpreter lock to finish.
+                None => py.detach(|| group.wait()),
             }
         };
         self.check(&call)?;
@@ -233,23 +257,35 @@ fn own<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 }
 
 /// A mask as bytes, 0 where an action is not allowed.
-fn mask_bytes<'py>(mask: &Bound<'py, PyAny>, rows: usize) -> PyResult<Contiguous<'py>> {
-    let mut bytes = Contiguous::new(mask)?;
-    match bytes.dtype() {
-        Some(DType::Bool | DType::UInt8 | DType::Int8) => {}
-        Some(_) => bytes = bytes.converted("bool")?,
-        None => {
-            return Err(error::contract(
-                "mask must be an array of truth values, or of numbers that are 0 where an action is not allowed",
-            ));
+fn mask_bytes<'py>(mask: &Bound<'py, PyAny>, actors: &[Arc<Actor>]) -> PyResult<Contiguous<'py>> {
+    let mask = Contiguous::new(mask)?;
+    let Some(dtype) = mask.dtype() else {
+        return Err(error::contract(
+            "mask must be an array of truth values, or of numbers that are 0 where an action is not allowed",
+        ));
+    };
+    let columns = match mask.shape() {
+        [rows, columns] if *rows == actors.len() => *columns,
+        shape => {
+            return Err(error::contract(&format!(
+                "mask must have a row for each of the {} actors and a column for each action, but has the shape {}",
+                actors.len(),
+                relevo_core::spec::shape_text(shape)
+            )));
         }
+    };
+    if let Some(element) = first_nan(mask.bytes(), dtype) {
+        let (row, column) = (element / columns, element % columns);
+        let actor = actors[row].id();
+        let error = relevo_core::Error::Contract(format!(
+            "the mask of actor {actor} (row {row}) holds NaN in column {column}; give 0 where an action is not allowed, and 1 \
+             where it is"
+        ));
+        return Err(to_python(&error.of_actor(actor)));
     }
-    match bytes.shape() {
-        [found, _] if *found == rows => Ok(bytes),
-        shape => Err(error::contract(&format!(
-            "mask must have a row for each of the {rows} actors and a column for each action, but has the shape {}",
-            relevo_core::spec::shape_text(shape)
-        ))),
+    match dtype {
+        DType::Bool | DType::UInt8 | DType::Int8 => Ok(mask),
+        _ => mask.converted("bool"),
     }
 }
 
@@ -273,6 +309,9 @@ impl RecordArgument {
             return Ok(Self::Same(record.is_true()));
         }
         let array = Contiguous::new(record)?;
+        if let ([], Some(DType::Bool)) = (array.shape(), array.dtype()) {
+            return Ok(Self::Same(array.bytes()[0] != 0));
+        }
         array.expect("record", DType::Bool, rows, &[])?;
         Ok(Self::Each(array.bytes().to_vec()))
     }

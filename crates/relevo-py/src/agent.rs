@@ -15,7 +15,7 @@ use pyo3::{
 };
 use relevo_core::{
     policy::{LoadedModel, PolicyOptions, PolicySlot},
-    runtime::{self, AgentConfig, Batching, OnError, RouterReport},
+    runtime::{self, AgentConfig, Batching, OnError, RouterCounts, RouterReport},
     trajectory::MemoryLimit,
 };
 use uuid::Uuid;
@@ -69,8 +69,8 @@ impl Agent {
         description: &str,
     ) -> PyResult<Self> {
         let description = serde_json::from_str(description).map_err(|error| error::config(&error.to_string()))?;
-        let max_wait = Duration::try_from_secs_f64(max_wait)
-            .map_err(|_| error::config(&format!("max_wait must be at least 0 seconds, but is {max_wait}")))?;
+        let max_wait =
+            Duration::try_from_secs_f64(max_wait).map_err(|error| error::config(&format!("max_wait: {error}")))?;
         let on_error = match on_error {
             "raise" => OnError::Raise,
             "drop_actor" => OnError::DropActor,
@@ -152,7 +152,7 @@ impl Agent {
         policy: Option<&str>,
         head: Option<&str>,
     ) -> PyResult<Uuid> {
-        let ids = self.new_actors(py, 1, device, model, policy, head)?;
+        let ids = self.new_actors(py, 1_i64.into_pyobject(py)?.as_any(), device, model, policy, head)?;
         ids.first().copied().ok_or_else(|| error::config("no actor was made"))
     }
 
@@ -160,22 +160,25 @@ impl Agent {
     fn new_actors(
         &self,
         py: Python<'_>,
-        count: i64,
+        count: &Bound<'_, PyAny>,
         device: Option<&str>,
         model: Option<&Bound<'_, PyAny>>,
         policy: Option<&str>,
         head: Option<&str>,
     ) -> PyResult<Vec<Uuid>> {
+        let count = whole_number("the number of new actors", count)?;
         let count = usize::try_from(count)
             .map_err(|_| error::config(&format!("the number of new actors must be at least 0, but is {count}")))?;
         let Some(model) = model else {
             if head.is_some() {
                 return Err(error::config("head= goes with model=; the policies that are there have their heads"));
             }
-            if device.is_some_and(|device| device != self.device) {
+            let slot = self.runtime.policy(policy.unwrap_or("default")).ok();
+            let served_on = slot.as_ref().map_or(&*self.device, |slot| slot.device());
+            if device.is_some_and(|device| device != served_on) {
                 return Err(error::config(&format!(
-                    "another device than the policy's (\"{}\") was asked for; give the actors a model of their own by model=",
-                    self.device
+                    "another device than the policy's (\"{served_on}\") was asked for; give the actors a model of their own by \
+                     model="
                 )));
             }
             return detach(py, || {
@@ -275,7 +278,8 @@ impl Agent {
         self.tell(py, &ids, &reward, Some(&flag(terminated)), Some(&flag(truncated)), final_obs)
     }
 
-    fn scale_throughput(&self, py: Python<'_>, change: i64) -> PyResult<usize> {
+    fn scale_throughput(&self, py: Python<'_>, change: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let change = whole_number("the number of routers to add or take away", change)?;
         detach(py, || self.runtime.scale_routers(change))
     }
 
@@ -319,6 +323,9 @@ impl Agent {
         result.set_item("actors_dropped", stats.actors_dropped)?;
         let routers = stats.routers.iter().map(|router| describe_router(py, router));
         result.set_item("routers", routers.collect::<PyResult<Vec<_>>>()?)?;
+        let retired = PyDict::new(py);
+        describe_counts(&retired, &stats.retired_routers)?;
+        result.set_item("retired_routers", retired)?;
         result.set_item("policies", policies)?;
         result.set_item("steps_recorded", stats.steps_recorded)?;
         result.set_item("steps_written", stats.steps_written)?;
@@ -355,7 +362,7 @@ impl Agent {
             return Ok(model.get().clone());
         }
         let device = device.unwrap_or(&self.device).to_owned();
-        ModelModule::load_from_path(py, model.extract()?, self.threads, device, None, None)
+        ModelModule::load_from_path(py, model.extract()?, self.threads, Some(device), None, None)
     }
 
     /// Makes `act`'s arguments of RelayRL's, and tells the rewards of the actions before.
@@ -402,12 +409,17 @@ fn describe_router<'py>(py: Python<'py>, router: &RouterReport) -> PyResult<Boun
     entry.set_item("index", router.index)?;
     entry.set_item("actors", router.actors)?;
     entry.set_item("queue", router.queue)?;
-    entry.set_item("batches", router.batches)?;
-    entry.set_item("rows", router.rows)?;
-    entry.set_item("failed", router.failed)?;
-    let sizes = PyDict::new(py);
+    describe_counts(&entry, &router.counts)?;
+    Ok(entry)
+}
+
+fn describe_counts(entry: &Bound<'_, PyDict>, counts: &RouterCounts) -> PyResult<()> {
+    entry.set_item("batches", counts.batches)?;
+    entry.set_item("rows", counts.rows)?;
+    entry.set_item("failed", counts.failed)?;
+    let sizes = PyDict::new(entry.py());
     let mut from = 1;
-    for (until, batches) in &router.batch_sizes {
+    for (until, batches) in &counts.batch_sizes {
         let bucket = match *until {
             usize::MAX => format!("{from}+"),
             until if until == from => format!("{from}"),
@@ -417,10 +429,17 @@ fn describe_router<'py>(py: Python<'py>, router: &RouterReport) -> PyResult<Boun
         from = until.saturating_add(1);
     }
     entry.set_item("batch_sizes", sizes)?;
-    entry.set_item("queue_seconds", router.queue_seconds)?;
-    entry.set_item("inference_seconds", router.inference_seconds)?;
-    entry.set_item("restarts", router.restarts)?;
-    Ok(entry)
+    entry.set_item("queue_seconds", counts.queue_seconds)?;
+    entry.set_item("inference_seconds", counts.inference_seconds)?;
+    entry.set_item("restarts", counts.restarts)
+}
+
+/// A Python integer, NumPy's as well.
+fn whole_number(what: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    given.extract().map_err(|_| {
+        let came = given.repr().map_or_else(|_| "something else".into(), |text| text.to_string());
+        error::config(&format!("{what} must be a whole number between -2**63 and 2**63 - 1, but {came} came"))
+    })
 }
 
 fn slot(name: &str, model: LoadedModel, options: PolicyOptions) -> relevo_core::Result<Arc<PolicySlot>> {

@@ -2,7 +2,7 @@
 
 use pyo3::{prelude::*, types::PyTuple};
 use relevo_core::{
-    policy::{self, Batch, Head, LoadedModel, PolicyOptions},
+    policy::{self, Batch, Head, LoadedModel, PolicyOptions, StateLink},
     spec::{Dim, TensorSpec},
 };
 
@@ -13,11 +13,14 @@ pub(crate) struct Contract {
     batch: &'static str,
     batch_reason: String,
     recurrent: bool,
+    states: Vec<Py<StateContract>>,
+    unlinked: Vec<String>,
     random_ops: Vec<String>,
     default_head: Option<String>,
     branches: Py<PyTuple>,
     unused_actions: Vec<String>,
     producer: String,
+    notes: Vec<String>,
 }
 
 #[pyclass(frozen, get_all, module = "relevo")]
@@ -31,6 +34,16 @@ pub(crate) struct TensorContract {
     reason: String,
 }
 
+#[pyclass(frozen, get_all, module = "relevo")]
+pub(crate) struct StateContract {
+    input: String,
+    output: String,
+    dtype: &'static str,
+    row_shape: Py<PyTuple>,
+    batch_axis: usize,
+    initial: &'static str,
+}
+
 impl Contract {
     pub(crate) fn new(py: Python<'_>, loaded: &LoadedModel) -> PyResult<Self> {
         let contract = &loaded.contract;
@@ -41,6 +54,7 @@ impl Contract {
         let outputs = contract.outputs.iter().map(|output| {
             TensorContract::new(py, &output.spec, &output.row_shape, output.batch_axis, &output.role, &output.reason)
         });
+        let states = contract.states.iter().map(|link| StateContract::new(py, contract, link));
         let (batch, batch_reason) = match &contract.batch {
             policy::Batch::Dynamic { reason } => ("dynamic", reason.clone()),
             Batch::One { reason } => ("one", format!("{reason}; actors are run row by row")),
@@ -52,6 +66,8 @@ impl Contract {
             batch,
             batch_reason,
             recurrent: contract.recurrent,
+            states: states.collect::<PyResult<_>>()?,
+            unlinked: contract.unlinked.iter().map(|at| contract.inputs[*at].spec.name.clone()).collect(),
             random_ops: facts.random_ops.clone(),
             unused_actions: head.as_ref().map(|head| head.unused_actions(contract)).unwrap_or_default(),
             branches: PyTuple::new(
@@ -61,6 +77,7 @@ impl Contract {
             .unbind(),
             default_head: head.map(|head| head.describe()),
             producer: facts.producer.clone(),
+            notes: facts.notes.clone(),
         })
     }
 }
@@ -73,14 +90,43 @@ impl Contract {
             let lines: Vec<_> = tensors.iter().map(|tensor| format!("    {}", line(tensor))).collect();
             format!("  {title}:\n{}", lines.join("\n"))
         };
+        let states: Vec<_> = self.states.iter().map(|state| format!("\n    {}", state.get().__repr__())).collect();
+        let notes: Vec<_> = self.notes.iter().map(|note| format!("  note: {note}\n")).collect();
         format!(
-            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}\n  default head: {}\n)",
+            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}{}\n  default head: {}\n{})",
             block("inputs", &self.inputs),
             block("outputs", &self.outputs),
             self.batch,
             self.batch_reason,
             if self.recurrent { "yes" } else { "no" },
+            states.concat(),
             self.default_head.as_deref().unwrap_or("none"),
+            notes.concat(),
+        )
+    }
+}
+
+impl StateContract {
+    fn new(py: Python<'_>, contract: &policy::Contract, link: &StateLink) -> PyResult<Py<Self>> {
+        let input = &contract.inputs[link.input];
+        let contract = Self {
+            input: input.spec.name.clone(),
+            output: contract.outputs[link.output].spec.name.clone(),
+            dtype: input.spec.dtype.name(),
+            row_shape: PyTuple::new(py, &input.row_shape)?.unbind(),
+            batch_axis: input.batch_axis,
+            initial: if link.initial.iter().all(|byte| *byte == 0) { "zeros" } else { "the model's own" },
+        };
+        Py::new(py, contract)
+    }
+}
+
+#[pymethods]
+impl StateContract {
+    fn __repr__(&self) -> String {
+        format!(
+            "{} <- {}: {} {}, actors along axis {}, begins with {}",
+            self.input, self.output, self.dtype, self.row_shape, self.batch_axis, self.initial
         )
     }
 }

@@ -1,11 +1,20 @@
 //! From the engine's errors to Python's exceptions, which are defined in `relevo.errors`.
 
-use pyo3::{prelude::*, types::PyType};
+use pyo3::{intern, prelude::*, types::PyType};
 use relevo_core::Error;
 
 /// The Python exception for an engine error.
 pub(crate) fn to_python(error: &Error) -> PyErr {
-    let class = match error {
+    let raised = raise(class(error), &error.to_string());
+    if let Some(actor) = error.actor() {
+        // Where that fails, as for want of memory, the text still names it.
+        Python::attach(|py| drop(raised.value(py).setattr(intern!(py, "actor_id"), actor)));
+    }
+    raised
+}
+
+fn class(error: &Error) -> &'static str {
+    match error {
         Error::Config(_) => "ConfigError",
         Error::ModelLoad { .. } => "ModelLoadError",
         Error::Contract(_) => "ContractError",
@@ -14,8 +23,8 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
         Error::DeviceUnavailable(_) => "DeviceUnavailableError",
         Error::State(_) => "AgentStateError",
         Error::Trajectory { .. } => "TrajectoryError",
-    };
-    raise(class, &error.to_string())
+        Error::OfActor { error, .. } => class(error),
+    }
 }
 
 /// A `relevo.ConfigError`.

@@ -118,9 +118,16 @@ impl EventLoop {
     /// Cancels all calls, which nobody will ever complete. Gives whether there were any.
     fn forget(&self) -> bool {
         let passes = mem::take(&mut self.calls.lock().passes);
-        let calls = passes.iter().flat_map(|shared| &shared.calls);
-        // Dropping a ticket cancels its call.
-        calls.filter_map(|call| call.get().take_ticket()).count() > 0
+        let mut forgotten = false;
+        for call in passes.iter().flat_map(|shared| &shared.calls) {
+            // Dropping a ticket cancels its call.
+            if call.get().take_ticket().is_some() {
+                forgotten = true;
+                // Those that waited for it were the loop's.
+                drop(call.get().end(Outcome::Cancelled(None)));
+            }
+        }
+        forgotten
     }
 
     fn call(&self, py: Python<'_>, event_loop: &Bound<'_, PyAny>, how: &str, what: Bound<'_, PyAny>) -> PyResult<()> {

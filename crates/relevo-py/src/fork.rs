@@ -16,6 +16,7 @@ pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn after_in_child() {
     relevo_core::fork::after_in_child();
+    crate::detach::after_in_child();
     crate::logging::after_in_child();
     if relevo_onnx::is_loaded() {
         leave_without_destructors();

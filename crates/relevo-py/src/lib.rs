@@ -8,6 +8,7 @@ mod array;
 mod backends;
 mod contract;
 mod detach;
+mod devices;
 mod episode;
 mod error;
 mod event_loop;
@@ -35,7 +36,9 @@ mod _core {
         action_batch::ActionBatch,
         actors::Actors,
         agent::Agent,
-        contract::{Contract, TensorContract},
+        backends::other_backends,
+        contract::{Contract, StateContract, TensorContract},
+        devices::devices,
         episode::Episode,
         logging::{close_events, next_event},
         machine::processors,

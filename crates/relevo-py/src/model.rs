@@ -4,16 +4,16 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use pyo3::{prelude::*, types::PyDict};
 use relevo_core::{
-    policy::{LoadOptions, LoadedModel},
+    policy::{LoadOptions, LoadedModel, default_device, model_file},
     tensor::Tensor,
 };
 
 use crate::{
     array::{self, Contiguous},
-    backends::backends,
+    backends::{backends_for_bytes, backends_for_path},
     contract::Contract,
     detach::{detach, detach_and_log},
-    error,
+    error::{self, to_python},
 };
 
 #[pyclass(frozen, from_py_object, module = "relevo")]
@@ -24,21 +24,26 @@ pub(crate) struct ModelModule(pub(crate) LoadedModel);
 impl ModelModule {
     #[staticmethod]
     #[pyo3(
-        signature = (path, *, threads=1, device="cpu".to_owned(), roles=None, shapes=None),
-        text_signature = "(path, *, threads=1, device='cpu', roles=None, shapes=None)"
+        signature = (path, *, threads=1, device=None, roles=None, shapes=None),
+        text_signature = "(path, *, threads=1, device=None, roles=None, shapes=None)"
     )]
     pub(crate) fn load_from_path(
         py: Python<'_>,
         path: PathBuf,
         threads: usize,
-        device: String,
+        device: Option<String>,
         roles: Option<BTreeMap<String, String>>,
         shapes: Option<BTreeMap<String, Vec<usize>>>,
     ) -> PyResult<Self> {
-        let backends = backends(py)?;
-        let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
+        let shapes = shapes.unwrap_or_default();
         let roles = roles.unwrap_or_default();
-        detach_and_log(py, || LoadedModel::load(&path, backends, &options, &roles)).map(Self)
+        let file = model_file(&path).map_err(|error| to_python(&error))?;
+        let backends = backends_for_path(py, &file)?;
+        detach_and_log(py, || {
+            let device = device.map_or_else(|| default_device(&path), Ok)?;
+            LoadedModel::load(&path, &backends, &LoadOptions { threads, device, shapes }, &roles)
+        })
+        .map(Self)
     }
 
     #[staticmethod]
@@ -55,10 +60,10 @@ impl ModelModule {
         roles: Option<BTreeMap<String, String>>,
         shapes: Option<BTreeMap<String, Vec<usize>>>,
     ) -> PyResult<Self> {
-        let backends = backends(py)?;
+        let backends = backends_for_bytes(py, &name, data)?;
         let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
         let roles = roles.unwrap_or_default();
-        detach_and_log(py, || LoadedModel::load_bytes(&name, data, backends, &options, &roles)).map(Self)
+        detach_and_log(py, || LoadedModel::load_bytes(&name, data, &backends, &options, &roles)).map(Self)
     }
 
     #[getter]

@@ -17,15 +17,15 @@ pub(crate) fn load(py: Python<'_>, model: &Bound<'_, PyAny>, slot: &PolicySlot) 
     }
     let current = slot.current();
     let serving = &current.loaded;
-    let (threads, device) = (serving.options.threads, serving.options.device.clone());
+    let (threads, device) = (serving.options.threads, slot.device().to_string());
     let roles = Some(serving.roles.clone());
     if let Ok(data) = model.extract::<Cow<'_, [u8]>>() {
         return Ok(ModelModule::load_from_bytes(py, &data, "bytes".into(), threads, device, roles, None)?.0);
     }
     if model.is_instance_of::<PyString>() || model.hasattr("__fspath__")? {
-        return Ok(ModelModule::load_from_path(py, model.extract()?, threads, device, roles, None)?.0);
+        return Ok(ModelModule::load_from_path(py, model.extract()?, threads, Some(device), roles, None)?.0);
     }
-    let arguments = (model, Contract::new(py, serving)?, serving.options.device.as_str(), slot.normalizes());
+    let arguments = (model, Contract::new(py, serving)?, &**slot.device(), slot.normalizes());
     let traced = py.import("relevo.export.handover")?.call_method1("torchscript", arguments)?;
     let (data, name, shapes): (Bound<'_, PyBytes>, String, BTreeMap<String, Vec<usize>>) = traced.extract()?;
     let new = ModelModule::load_from_bytes(py, data.as_bytes(), name, threads, device, None, Some(shapes))?;

@@ -3,7 +3,9 @@
 from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
 from relevo._core.agent import Agent
-from relevo._core.contract import Contract, TensorContract
+from relevo._core.backends import other_backends
+from relevo._core.contract import Contract, StateContract, TensorContract
+from relevo._core.devices import devices
 from relevo._core.episode import Episode
 from relevo._core.logging import close_events, next_event
 from relevo._core.machine import processors
@@ -21,10 +23,13 @@ __all__ = [
     "ModelModule",
     "PendingAction",
     "Run",
+    "StateContract",
     "TensorContract",
     "__version__",
     "close_events",
+    "devices",
     "next_event",
+    "other_backends",
     "processors",
 ]
 

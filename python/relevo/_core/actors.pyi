@@ -44,7 +44,7 @@ class Actors:
         """One action for each actor, by one forward pass for each policy.
 
         The call of a handle on one actor shares its pass with those of other threads: it waits for them up to the
-        builder's `max_wait`, and not at all once every actor that is calling waits.
+        builder's `max_wait`, and not at all once every actor that is calling waits. Ctrl-C ends the wait.
 
         Args:
             obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
@@ -56,9 +56,10 @@ class Actors:
                 observed, the environment has moved on unseen, and the actor's open episode ends as an incomplete one.
 
         Raises:
-            ContractError: an observation or mask of another shape or dtype, NaN in an observation, a mask that allows
+            ContractError: an observation or mask of another shape or dtype, NaN in one of them, a mask that allows
                 nothing.
-            InferenceError: the model failed or gave NaN; the message names the actor. Nothing is recorded for the call.
+            InferenceError: the model failed or gave NaN; the message names the actor, whose id is in `actor_id`.
+                Nothing is recorded for the call.
             ActorNotFoundError: an actor was removed.
             AgentStateError: the agent is not running; or, of a handle on one actor, it still waits for the action of
                 another call.
@@ -84,6 +85,20 @@ class Actors:
         Raises:
             RuntimeError: no loop is running in this thread.
             AgentStateError: the actor still waits for the action of another call.
+        """
+
+    def reset_state(self, which: npt.NDArray[np.bool_] | None = None) -> None:
+        """Lets actors begin anew: what a recurrent policy remembers of them is as at the start of an episode.
+
+        The end of an episode does that by itself. By hand it is needed where an episode begins that nothing was told
+        of: after a reset of the environment in the middle of one, and after the step that Gymnasium's `NEXT_STEP`
+        autoreset ignores. Without a recurrent policy it changes nothing.
+
+        Args:
+            which: `[N]` bool, true for the actors that begin anew; None for all.
+
+        Raises:
+            ContractError: `which` has another shape or dtype.
         """
 
     def observe(

@@ -101,7 +101,12 @@ class Agent:
         policy: str | None = None,
         head: str | None = None,
     ) -> list[UUID]:
-        """Adds `count` actors; see `new_actor`. A model given here is shared by them."""
+        """Adds `count` actors; see `new_actor`. A model given here is shared by them.
+
+        Raises:
+            ConfigError: `count` is no whole number, or they are too many.
+            AgentStateError: the agent was shut down.
+        """
 
     def remove_actor(self, actor: UUID) -> None:
         """Removes an actor. Its open episode is kept as an incomplete one.
@@ -183,7 +188,8 @@ class Agent:
         From each actor's next call on the new placement holds. What waits at a router that goes is run before.
 
         Raises:
-            ConfigError: none would be left.
+            ConfigError: none would be left, too many would be there, or `change` is no whole number.
+            AgentStateError: the agent was shut down.
         """
 
     def pause_recording(self) -> None:
@@ -212,7 +218,7 @@ class Agent:
 
         `actors`; `actors_dropped`, by `on_error`; `routers`, a dict for each while the agent runs, with `device`,
         `index`, `actors` placed there, `queue`, `batches`, `rows`, `failed`, `batch_sizes`, `queue_seconds`,
-        `inference_seconds` and `restarts`;
+        `inference_seconds` and `restarts`; `retired_routers`, what those that were taken away had counted together;
         `policies`, by name, each with `version`, `calls`, `rows`, `inference_seconds`, `errors`;
         `steps_recorded` and `episodes_recorded`, in memory, on disk or lost; `steps_written`, on disk;
         `episodes_interrupted`, `rewards_missing`, `final_observations_missing`; `episodes_lost`, which did not reach

@@ -25,6 +25,17 @@ class Contract:
         """Whether the model has memory: a state on which its outputs depend."""
 
     @property
+    def states(self) -> list[StateContract]:
+        """The states that it hands on from step to step; empty where it has no memory."""
+
+    @property
+    def unlinked(self) -> list[str]:
+        """Names of states that its outputs depend on, though no output is known to give their next value.
+
+        No agent serves such a model; `roles={"h": "state:OUTPUT"}` names the output.
+        """
+
+    @property
     def random_ops(self) -> list[str]:
         """Operators inside that draw random numbers."""
 
@@ -43,6 +54,38 @@ class Contract:
     @property
     def producer(self) -> str:
         """The tool that wrote the file."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What loading found out beside that, in sentences."""
+
+@final
+class StateContract:
+    """A state of a recurrent model: what one step gives, and the next one takes."""
+
+    @property
+    def input(self) -> str:
+        """Name of the input that takes it."""
+
+    @property
+    def output(self) -> str:
+        """Name of the output that gives its value for the next step."""
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's name of the element type."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one actor's row."""
+
+    @property
+    def batch_axis(self) -> int:
+        """The axis that counts the actors."""
+
+    @property
+    def initial(self) -> str:
+        """What an episode begins with: `"zeros"`, or `"the model's own"`."""
 
 @final
 class TensorContract:

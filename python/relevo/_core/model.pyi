@@ -16,17 +16,20 @@ class ModelModule:
         path: str | os.PathLike[str],
         *,
         threads: int = 1,
-        device: str = "cpu",
+        device: str | None = None,
         roles: Mapping[str, str] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> ModelModule:
         """Loads `path` and infers its contract.
 
         Args:
-            path: an `.onnx` file.
+            path: an `.onnx` file; a TorchScript file (`.pt`, `.pth`, `.ts`) where `relevo[torch]` is installed; or a
+                folder with a `metadata.json` as RelayRL 0.5 writes it.
             threads: threads that one forward pass may use; 1 is right when many actors share the machine.
-            device: where it runs.
-            roles: overrides what inputs and outputs are taken for, by name.
+            device: where it runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"coreml"`. None is what `metadata.json` says, or else
+                the CPU.
+            roles: overrides what inputs and outputs are taken for, by name; `state:NAME` says of an input that it is a
+                state, and which output gives its next value.
             shapes: the shape of one row of inputs, by name, where the file does not declare it.
 
         Raises:
@@ -67,7 +70,7 @@ class ModelModule:
 
     @property
     def format(self) -> str:
-        """`"onnx"`"""
+        """`"onnx"`, `"torchscript"`, or that of another package's backend."""
 
     @property
     def sha256(self) -> str:

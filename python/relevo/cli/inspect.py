@@ -17,7 +17,7 @@ from relevo.cli.terminal import ROLE_HELP, facts, output, parse_roles, print_jso
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relevo._core import Contract, TensorContract
+    from relevo._core import Contract, StateContract, TensorContract
 
 
 def inspect(
@@ -58,10 +58,13 @@ def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
         "batch": contract.batch,
         "batch_reason": contract.batch_reason,
         "recurrent": contract.recurrent,
+        "states": [_state_as_dict(state) for state in contract.states],
+        "unlinked": contract.unlinked,
         "random_ops": contract.random_ops,
         "default_head": contract.default_head,
         "branches": list(contract.branches),
         "unused_actions": contract.unused_actions,
+        "notes": contract.notes,
     }
 
 
@@ -74,6 +77,17 @@ def _tensor_as_dict(tensor: TensorContract) -> dict[str, Any]:
         "batch_axis": tensor.batch_axis,
         "role": tensor.role,
         "reason": tensor.reason,
+    }
+
+
+def _state_as_dict(state: StateContract) -> dict[str, Any]:
+    return {
+        "input": state.input,
+        "output": state.output,
+        "dtype": state.dtype,
+        "row_shape": list(state.row_shape),
+        "batch_axis": state.batch_axis,
+        "initial": state.initial,
     }
 
 
@@ -110,16 +124,30 @@ def _facts(model: ModelModule, contract: Contract) -> list[tuple[str, str]]:
         ("format", model.format),
         ("made by", contract.producer or "not said"),
         ("batch", f"{contract.batch}: {contract.batch_reason}"),
-        ("memory", "recurrent: its outputs depend on a state" if contract.recurrent else "none"),
+        ("memory", _memory(contract)),
         ("random operators", ", ".join(contract.random_ops) or "none"),
         ("default head", head),
+        *(("note", note) for note in contract.notes),
         ("sha256", model.sha256),
     ]
 
 
+def _memory(contract: Contract) -> str:
+    if not contract.recurrent:
+        return "none"
+    states = [
+        f"{state.input} <- {state.output}: {state.dtype} {_shape(state.row_shape)}, "
+        f"actors along axis {state.batch_axis}, begins with {state.initial}"
+        for state in contract.states
+    ]
+    states += [f"{name} <- ?: which output gives its next value is not known" for name in contract.unlinked]
+    return "\n".join(["recurrent: each actor carries", *states])
+
+
 def _hint(policy: Path, contract: Contract, roles: Sequence[str]) -> str:
-    if contract.recurrent:
-        return "Actors cannot run it yet, as it is recurrent; ModelModule.forward can, with states given by hand."
+    if contract.unlinked:
+        name = contract.unlinked[0]
+        return f"Say which output gives the next value of {name}: relevo inspect {policy} --role {name}=state:OUTPUT"
     command = ["relevo", "run", "--policy", str(policy), "--env", "ENVIRONMENT", "--actors", "64", "--out", "runs/a"]
     for role in roles:
         command += ["--role", role]

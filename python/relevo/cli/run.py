@@ -137,7 +137,9 @@ def run(
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Seed of environments and sampling; drawn if not given.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where the model runs.")] = "cpu",
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1 …", show_default=False)
+    ] = None,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads in one forward pass.")] = 1,
     role: Annotated[list[str] | None, typer.Option(metavar="NAME=ROLE", help=ROLE_HELP)] = None,
     deterministic: Annotated[
@@ -169,14 +171,11 @@ def run(
     Ctrl-C and SIGTERM end the run early and keep what was recorded. Exit codes: 0 done, 1 error, 2 usage, 130 ended
     early.
     """
-    if steps is not None and episodes is not None:
-        raise typer.BadParameter("give either --steps or --episodes, not both")
-    if steps is None and episodes is None:
-        steps = DEFAULT_STEPS
-    # One seed for everything, small enough for every reader of JSON.
-    seed = secrets.randbits(32) if seed is None else seed
+    steps = _steps(steps, episodes)
     # The environment first: where it is not known, no run folder is made.
     envs = make_vector(env, actors, workers)
+    # One seed for everything, small enough for every reader of JSON.
+    seed = secrets.randbits(32) if seed is None else seed
     model = ModelModule.load_from_path(policy, threads=threads, device=device, roles=parse_roles(role or []))
     space = envs.single_action_space
     builder = AgentBuilder().actor_count(actors)
@@ -184,10 +183,12 @@ def run(
         model,
         head,
         branches=parse_branches(branches) or _branches(model, head, space),
-        bounds=None if bounds is None else Bounds.of(space, bounds),
-        normalization=None if normalization is None else Normalization.from_json(normalization),
+        bounds=bounds and Bounds.of(space, bounds),
+        normalization=Normalization.from_json(normalization) if normalization else None,
     )
-    builder.default_device(device).threads(threads).seed(seed).keep_in_memory(0)
+    builder.threads(threads).seed(seed).keep_in_memory(0)
+    if device is not None:
+        builder.default_device(device)
     if out is not None:
         builder.record(out)
     agent = builder.build()
@@ -219,6 +220,13 @@ def run(
         _print(report)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _steps(steps: int | None, episodes: int | None) -> int | None:
+    """The steps to take; None where episodes are to be finished."""
+    if steps is not None and episodes is not None:
+        raise typer.BadParameter("give either --steps or --episodes, not both")
+    return DEFAULT_STEPS if steps is None and episodes is None else steps
 
 
 def _branches(model: ModelModule, head: Head | None, space: gymnasium.Space[Any]) -> list[int] | None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import importlib.util
 import logging
 import multiprocessing
 import os
 import shutil
-import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 ONNX = 'pip install "relevo[onnx]"'
+TORCH = 'pip install "relevo[torch]"'
 
 # A policy for CartPole-v1, `logits = obs · WEIGHTS`, as an ONNX file. What writes such files is not at hand.
 POLICY = base64.b64decode(
@@ -64,10 +63,10 @@ def findings() -> list[Finding]:
         onnx = _onnx(folder)
         environments = _environments()
         main_job = _main_job(folder, [onnx, environments])
-        devices = [_device(folder, device) for device in ("cuda", "mps")]
+        devices = _devices()
         places = [_place("temporary folder", folder), _place("current folder", Path())]
     machine = [_shared_memory(), *_open_files(), spawn.finding()]
-    return [onnx, environments, main_job, *places, *machine, *devices]
+    return [onnx, environments, main_job, *places, *machine, *devices, *_backends()]
 
 
 @contextlib.contextmanager
@@ -156,30 +155,48 @@ def _library() -> Iterator[_Library]:
         logger.setLevel(level)
 
 
-def _device(folder: Path | None, device: str) -> Finding:
-    name = f"onnx on {device}"
-    if folder is None:
-        return Finding(name, "absent", "not tried")
-    policy = _policy(folder)
+def _devices() -> list[Finding]:
+    """What the model backends can run on beside the CPU, each by a session made there."""
     try:
-        relevo.ModelModule.load_from_path(policy, device=device)
-    except Exception as error:  # noqa: BLE001  (as above)
-        obvious = f"{policy} was to run on the device `{device}`, but "
-        failure = _failure(name, error, "absent", obvious=obvious)
-        return replace(failure, found=f"{failure.found}. {_provider(device)}")
-    return Finding(name, "ok", "a model was loaded")
+        backends = relevo._core.devices()  # noqa: SLF001  (the engine's own list has no place in the library's interface)
+    except relevo.RelevoError:
+        return []  # told by the trials of the CPU already
+    found = []
+    for backend, devices in backends.items():
+        for device, fault in devices:
+            name = f"{backend} on {device}"
+            if (backend, device) == ("onnx", "cpu"):
+                continue
+            if fault is None:
+                found.append(Finding(name, "ok", "a session was made"))
+                continue
+            said, _, remedy = fault.rpartition("; ")
+            if device.startswith("cuda"):
+                said = f"{said or fault}. {_driver()}"
+            found.append(Finding(name, "absent", said or fault, remedy if said else None))
+    return found
 
 
-def _provider(device: str) -> str:
-    """What there is beside Relevo for a device."""
-    if device == "mps":
-        return "This is a Mac." if sys.platform == "darwin" else "It would take a Mac."
-    package = importlib.util.find_spec("onnxruntime")
-    folders = [] if package is None else package.submodule_search_locations or []
-    has_provider = any(any(Path(folder, "capi").glob("*onnxruntime_providers_cuda*")) for folder in folders)
-    has_driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-    said = {True: "is here", False: "is not here"}
-    return f"ONNX Runtime's CUDA part {said[has_provider]}, NVIDIA's driver {said[has_driver]}."
+def _driver() -> str:
+    """Whether it is worth it to install what is missing."""
+    there = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+    return f"NVIDIA's driver {'is here' if there else 'is not here'}."
+
+
+def _backends() -> list[Finding]:
+    """Model backends of other packages; TorchScript's is told of where it is not there, too."""
+    found = []
+    for name, package, version, problem in relevo._core.other_backends():  # noqa: SLF001
+        if problem is None:
+            found.append(Finding(name, "ok", f"{package}: {version}"))
+            continue
+        what, _, remedy = problem.rpartition("; ")
+        found.append(Finding(name, "mind", what or problem, remedy if what else None))
+    if all(finding.name != "torchscript" for finding in found):
+        found.append(
+            Finding("torchscript", "absent", f"files of TorchScript are not loaded; they would be by: {TORCH}")
+        )
+    return found
 
 
 def _environments() -> Finding:

@@ -18,12 +18,15 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
+from relevo.checks import seconds, whole_number
 from relevo.envs import worker
+from relevo.envs.seeds import seeds_of
 from relevo.envs.shared_arrays import Layout, SharedArrays, allocate, copy_into, copy_of, row_of, rows_of
 from relevo.envs.vector import autoreset_name, unmade
 from relevo.envs.worker_process import (
     CLOSE_SECONDS,
     CONTEXT,
+    Timeouts,
     WorkerFailureError,
     WorkerProcess,
     deadline_in,
@@ -39,9 +42,6 @@ MakeEnv: TypeAlias = "Callable[[], gymnasium.Env[Any, Any]]"
 StepResult: TypeAlias = (
     "tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]"
 )
-
-LONGEST_TIMEOUT = 1_000_000
-"""Seconds; the system counts milliseconds in 32 bits."""
 
 logger = logging.getLogger("relevo.envs")
 
@@ -80,6 +80,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         copy: bool = True,
         step_timeout: float | None = 60.0,
+        start_timeout: float = 300.0,
         max_restarts: int = 10,
     ) -> None:
         """Makes one environment in this process, to see its spaces, closes it, and starts the workers.
@@ -92,25 +93,24 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             autoreset_mode: Gymnasium's `AutoresetMode`, or its name.
             copy: whether `reset` and `step` give copies of the observations. Without, they give views of the shared
                 memory, which the next step overwrites.
-            step_timeout: seconds that a step, reset or call may take; a worker that takes longer is killed. None waits
-                for ever.
+            step_timeout: seconds that a step, reset or call may take; a worker that takes longer is killed, and so is
+                one that takes in nothing of what it is sent, or goes on with nothing of its answer, for so long. None
+                waits for ever.
+            start_timeout: seconds that a worker may take to start, and again to make its environments.
             max_restarts: how many times workers are started again, over all of them and the life of this object.
 
         Raises:
-            ConfigError: a number is impossible.
+            ConfigError: a number is impossible, or `make_env` makes no environment.
             UnsuitableEnvironmentError: an environment cannot be made, or has spaces that do not fit into shared memory.
             EnvironmentWorkerError: a worker ended before its environments were made.
         """
+        num_envs = whole_number("num_envs", num_envs, 1)
+        workers = whole_number("workers", _usable_processors() if workers is None else workers, 1)
+        max_restarts = whole_number("max_restarts", max_restarts, 0)
+        if step_timeout is not None:
+            step_timeout = seconds("step_timeout", step_timeout, otherwise=", or None for no limit")
+        timeouts = Timeouts(seconds("start_timeout", start_timeout), step_timeout)
         made_by = _functions(make_env, num_envs)
-        workers = _usable_processors() if workers is None else workers
-        for name, number, least in (("workers", workers, 1), ("max_restarts", max_restarts, 0)):
-            if number < least:
-                raise ConfigError(f"{name} must be at least {least}, but is {number}")
-        if step_timeout is not None and not 0 < step_timeout <= LONGEST_TIMEOUT:
-            raise ConfigError(
-                f"step_timeout must be more than 0 and at most {LONGEST_TIMEOUT:,} seconds, or None for no limit, "
-                f"but is {step_timeout}"
-            )
         mode = autoreset_name(autoreset_mode)
         self.num_envs = num_envs
         self.autoreset_mode = AutoresetMode[mode.upper()]
@@ -134,7 +134,6 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._ended = np.zeros(num_envs, np.bool_)
         # Workers that were started again outside of a step, which the next one has to tell.
         self._untold: set[WorkerProcess] = set()
-        self._last_traceback: str | None = None
 
         workers = min(workers, num_envs)
         self._workers: list[WorkerProcess] = []
@@ -143,7 +142,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         try:
             for index, (first, end) in enumerate(itertools.pairwise(bounds)):
                 assignment = worker.Assignment(index, range(first, end), made_by[first:end], layout, mode)
-                self._workers.append(WorkerProcess(assignment, memory))
+                self._workers.append(WorkerProcess(assignment, memory, timeouts))
             # All at the same time.
             for each in self._workers:
                 _or_not_started(each, each.assign)
@@ -159,6 +158,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             env = make()
         except Exception as error:
             raise unmade(given, error) from error
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"make_env must make a gymnasium.Env, but {given!r} gave {env!r}")
         self.single_observation_space = env.observation_space
         self.single_action_space = env.action_space
         self.observation_space = batch_space(env.observation_space, self.num_envs)
@@ -175,17 +176,22 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Resets all environments, or those in `options["reset_mask"]`, a bool array; ends a step that was interrupted.
 
         Args:
-            seed: environment i gets `seed + i`; or a list with a seed for each.
+            seed: environment i gets `seed + i`; or a list or array with a seed, or None, for each. Seeds are whole
+                numbers from 0 on.
             options: handed to each environment, without the mask.
 
         Returns:
             Observations, and infos in Gymnasium's form.
 
+        An exception of an environment's is raised here, with the traceback as a note, if it comes once more after the
+        worker was started again: then the reset asks for what cannot be done. All must be reset after it.
+
         Raises:
+            ConfigError: a seed or a mask is impossible. Then nothing has happened.
             EnvironmentWorkerError: workers failed more often than `max_restarts`.
         """
         self._check_usable()
-        seeds = self._seeds_from(seed)
+        seeds = seeds_of(seed, self.num_envs)
         mask = None
         if options is not None and "reset_mask" in options:
             mask = self._checked_mask(options["reset_mask"])
@@ -213,7 +219,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         reports: list[Report] = []
         for each in asked:
             try:
-                _, told = each.understand(each.receive(self._step_timeout, deadline))
+                told = each.reports(each.receive(self._step_timeout, deadline))
             except WorkerFailureError as failure:
                 told = self._restart(each, failure, options)
                 restarted[_rows(each)] = True
@@ -249,7 +255,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
         if self._state is _State.RESET_NEEDED:
             raise gymnasium.error.ResetNeeded(
-                "call reset first: it was not called yet, or what was called last was interrupted"
+                "call reset first: it was not called yet, or what was called last was interrupted or failed"
             )
         if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
             raise gymnasium.error.ResetNeeded(
@@ -339,8 +345,11 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """A copy of each environment's random number generator."""
         return self.get_attr("np_random")
 
-    def close_extras(self) -> None:
-        """Ends the workers, which close their environments; those that do not within five seconds are killed."""
+    def close_extras(self, **_: Any) -> None:  # noqa: ANN401 : whatever Gymnasium's `close` was given
+        """Ends the workers, which close their environments; those that do not within five seconds are killed.
+
+        What Gymnasium's other vectors take (`timeout`, `terminate`) changes nothing in that.
+        """
         self._end()
 
     # --- what is its own ---
@@ -367,15 +376,6 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise EnvironmentWorkerError(
                 f"the environments belong to the process {self._owner}, and this is a fork of it; make them here"
             )
-
-    def _seeds_from(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + index for index in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ConfigError(f"seed must be a number or have one for each of {self.num_envs}, but has {len(seed)}")
-        return list(seed)
 
     def _checked_mask(self, mask: Any) -> npt.NDArray[np.bool_]:  # noqa: ANN401 : whatever came
         if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)):
@@ -417,7 +417,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                     f"tells that its episodes were cut{_appended(failure.traceback)}"
                 )
             else:
-                came = content if kind == worker.RAISED else None
+                came = content.noted() if kind == worker.RAISED else None
                 if came is None:
                     values += content
             error = came if error is None else error
@@ -437,21 +437,27 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         Raises:
             EnvironmentWorkerError: the budget is used up; then everything is closed.
+            Exception: an environment raised it in a reset, as it did before the restart, or where none is left. The
+                worker is still of use.
         """
         while True:
-            self._last_traceback = failure.traceback or self._last_traceback
+            if failure.raised is not None and self._restarts >= self._max_restarts:
+                raise failure.raised.noted()
             if self._restarts >= self._max_restarts:
                 self.close()
                 raise EnvironmentWorkerError(
                     f"{each.name} {failure}, and the budget of max_restarts={self._max_restarts} is used up; mend the "
-                    f"environment, or give a larger budget{_appended(self._last_traceback)}"
+                    f"environment, or give a larger budget{_appended(failure.traceback)}"
                 )
             self._restarts += 1
             logger.warning(
                 "%s %s; it is started again, restart %d of %d%s",
                 each.name, failure, self._restarts, self._max_restarts, _appended(failure.traceback),
             )  # fmt: skip
+            before = failure
             try:
+                each.hang_up()
+                each.kill(time.monotonic() + 1.0)
                 each.start()
                 each.assign()
                 each.await_start()
@@ -460,13 +466,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 # The same seeds would lead to where it failed.
                 change = self.num_envs * self._restarts
                 seeds = [None if seed is None else seed + change for seed in self._seeds[_rows(each)]]
-                _, reports = each.ask(pickle.dumps(("reset", seeds, options, None)), self._step_timeout)
+                reports = each.reports(each.ask(pickle.dumps(("reset", seeds, options, None)), self._step_timeout))
                 if then is not None:
-                    each.ask(then, self._step_timeout)
+                    each.understand(each.ask(then, self._step_timeout))
             except WorkerFailureError as again:
+                if before.raised is not None and again.raised is not None:
+                    raise again.raised.noted() from None
                 failure = again
             else:
-                return cast("list[Report]", reports)
+                return reports
 
     def _end_message(self, each: WorkerProcess) -> bytes:
         """Tells a worker what to do next with environments whose episodes were cut: NEXT_STEP resets them."""
@@ -539,11 +547,14 @@ def _appended(traceback: str | None) -> str:
 
 def _functions(make_env: str | MakeEnv | Sequence[MakeEnv], num_envs: int) -> list[MakeEnv]:
     """A function for each environment, in a form that travels."""
-    if num_envs < 1:
-        raise ConfigError(f"num_envs must be at least 1, but is {num_envs}")
     if isinstance(make_env, str):
         make_env = cast("MakeEnv", functools.partial(gymnasium.make, make_env))
     if not callable(make_env):
+        if not isinstance(make_env, list | tuple) or not all(map(callable, make_env)):
+            raise ConfigError(
+                "make_env must be an id, a function that makes an environment, or a list of functions, but "
+                f"{make_env!r} came"
+            )
         if len(make_env) != num_envs:
             raise ConfigError(f"make_env must have a function for each of {num_envs}, but has {len(make_env)}")
         functions = [CloudpickleWrapper(make) for make in make_env]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from relevo.checks import whole_number
 from relevo.errors import ConfigError, UnsuitableEnvironmentError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def make_vector(
     env: str | Callable[..., gymnasium.Env[Any, Any]] | VectorEnv,
     num_envs: int,
     workers: int | None = None,
+    *,
+    start_timeout: float = 300.0,
     **options: object,
 ) -> VectorEnv:
     """`num_envs` copies of an environment that reset in the step that ends an episode.
@@ -39,10 +42,12 @@ def make_vector(
         num_envs: how many.
         workers: how many processes of their own step them, a `ProcessVectorEnv`; None steps them in this one, one after
             the other.
+        start_timeout: seconds that a process may take to start and make its environments.
         **options: handed to the environment.
 
     Raises:
         UnsuitableEnvironmentError: the id is not known, the environment cannot be made, or Gymnasium is not installed.
+        ConfigError: a number is impossible.
     """
     gymnasium = import_gymnasium()
     if isinstance(env, gymnasium.vector.VectorEnv):
@@ -52,13 +57,12 @@ def make_vector(
                 "nor other options can be asked for here"
             )
         return cast("VectorEnv", env)
-    if num_envs < 1:
-        raise ConfigError(f"num_envs must be at least 1, but is {num_envs}")
+    num_envs = whole_number("num_envs", num_envs, 1)
     if workers is not None:
         from relevo.envs.process import ProcessVectorEnv
 
         make = functools.partial(gymnasium.make, env) if isinstance(env, str) else cast("Callable[..., Any]", env)
-        return ProcessVectorEnv(functools.partial(make, **options), num_envs, workers)
+        return ProcessVectorEnv(functools.partial(make, **options), num_envs, workers, start_timeout=start_timeout)
     mode = gymnasium.vector.AutoresetMode.SAME_STEP
     try:
         if isinstance(env, str):

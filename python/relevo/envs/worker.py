@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,7 +42,7 @@ REPORTS = "reports"
 VALUES = "values"
 """A value for each environment."""
 RAISED = "raised"
-"""An exception from a call that leaves the environments as they are."""
+"""A `Raised`."""
 FAILED = "failed"
 """What the worker did last and the traceback of it, as text; it ends."""
 
@@ -65,6 +65,20 @@ class Assignment:
     """A function for each row."""
     layout: Layout
     autoreset: Autoreset
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception of an environment's in a call or a reset, after which the worker goes on."""
+
+    error: Exception
+    doing: str
+    traceback: str
+
+    def noted(self) -> Exception:
+        """The exception, which tells where it comes from."""
+        self.error.add_note(f"raised in a worker process by {self.doing}:\n{self.traceback}")
+        return self.error
 
 
 def main(connection: Connection, memory: Memory) -> None:
@@ -181,7 +195,7 @@ class _Worker:
             self._verb = f"doing `{command}` for"
             if command == "reset":
                 self._verb = "resetting"
-                reply = self._reply(self._reset(*arguments))
+                reply = self._try_to_reset(*arguments)
             elif command == "end episodes":
                 (self._to_reset,) = arguments
                 reply = DONE
@@ -224,6 +238,13 @@ class _Worker:
                 reports.append((self._first + row, final_info, info))
         return reports
 
+    def _try_to_reset(self, *arguments: Any) -> bytes:  # noqa: ANN401 : those of `_reset`
+        """Resets; an exception may be the fault of what was asked, so that it ends nothing."""
+        try:
+            return self._reply(self._reset(*arguments))
+        except Exception as error:  # noqa: BLE001 : whatever the environment raises
+            return self._raised(error)
+
     def _reset(self, seeds: list[int | None], options: dict[str, Any] | None, mask: list[bool] | None) -> list[Report]:
         """Resets all, or those in `mask`."""
         reports: list[Report] = []
@@ -252,8 +273,17 @@ class _Worker:
                     values.append(attribute(*positional, **named) if callable(attribute) else attribute)
             return pickle.dumps((VALUES, values))
         except Exception as error:  # noqa: BLE001 : whatever the method raises
-            error.add_note(f"raised in a worker process by {self.doing}:\n{traceback.format_exc()}")
-            return _pickled(error)
+            return self._raised(error)
+
+    def _raised(self, error: Exception) -> bytes:
+        """The exception, which is being handled, as a reply; in place of one that cannot travel, its text."""
+        told = Raised(error, self.doing, traceback.format_exc())
+        try:
+            message = pickle.dumps((RAISED, told))
+            pickle.loads(message)  # noqa: S301 : made in the line above
+        except Exception:  # noqa: BLE001 : pickling runs the exception's own code
+            return pickle.dumps((RAISED, replace(told, error=RuntimeError(repr(error)))))
+        return message
 
     def close(self) -> None:
         """Closes the environments; what goes wrong in that concerns no one any more."""
@@ -261,13 +291,3 @@ class _Worker:
         for env in envs:
             with contextlib.suppress(Exception):
                 env.close()
-
-
-def _pickled(error: Exception) -> bytes:
-    """The exception as a reply; in place of one that cannot travel, its text."""
-    try:
-        message = pickle.dumps((RAISED, error))
-        pickle.loads(message)  # noqa: S301 : made in the line above
-    except Exception:  # noqa: BLE001 : pickling runs the exception's own code
-        return pickle.dumps((RAISED, RuntimeError("".join([repr(error), "\n", *getattr(error, "__notes__", [])]))))
-    return message

@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import enum
 import multiprocessing
+import os
 import pickle
 import select
 import signal
+import socket
+import struct
+import sys
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from relevo.envs import worker
 
@@ -22,8 +27,6 @@ if TYPE_CHECKING:
 CONTEXT = multiprocessing.get_context("spawn")
 """Processes that begin empty: a fork copies locks in whatever state they are, and not the threads that hold them."""
 
-START_SECONDS = 300.0
-"""How long a worker may take to import what it needs and make its environments."""
 CLOSE_SECONDS = 5.0
 """How long workers may take to close their environments."""
 
@@ -41,19 +44,32 @@ class _Waited(enum.Enum):
 class WorkerFailureError(Exception):
     """A worker is of no use any more. Its message completes the sentence `worker 3 (environments 8 to 15) …`."""
 
-    def __init__(self, what: str, traceback: str | None = None) -> None:
+    def __init__(self, what: str, traceback: str | None = None, raised: worker.Raised | None = None) -> None:
         super().__init__(what)
         self.traceback = traceback
         """The environment's, where it raised an exception."""
+        self.raised = raised
+        """The exception, where it came in a reset, after which the worker still answers."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """In seconds."""
+
+    start: float
+    """How long a worker may take to import what it needs, and again to make its environments."""
+    step: float | None
+    """How long it may take for anything else; None is for ever."""
 
 
 class WorkerProcess:
     """One worker. What it is asked it answers once, and is asked nothing else before."""
 
-    def __init__(self, assignment: worker.Assignment, memory: Memory) -> None:
+    def __init__(self, assignment: worker.Assignment, memory: Memory, timeouts: Timeouts) -> None:
         """Starts the process; as `start`."""
         self.assignment = assignment
         self._memory = memory
+        self._timeouts = timeouts
         self.start()
 
     def start(self) -> None:
@@ -71,6 +87,8 @@ class WorkerProcess:
         theirs.close()
         self._connection, self._process = ours, process
         self._wait = _waiter(ours, process.sentinel)
+        self._stalled = False
+        _bound_transfers(ours, self._timeouts.start)
         self.asked = True
         """Whether an answer is due."""
 
@@ -80,7 +98,7 @@ class WorkerProcess:
         Raises:
             WorkerFailureError: it ended before.
         """
-        self.receive(START_SECONDS, deadline_in(START_SECONDS))
+        self.receive(self._timeouts.start, deadline_in(self._timeouts.start))
         self.send(pickle.dumps(self.assignment, pickle.HIGHEST_PROTOCOL))
 
     def await_start(self) -> None:
@@ -89,7 +107,8 @@ class WorkerProcess:
         Raises:
             WorkerFailureError: they could not be made.
         """
-        self.understand(self.receive(START_SECONDS, deadline_in(START_SECONDS)))
+        self.understand(self.receive(self._timeouts.start, deadline_in(self._timeouts.start)))
+        _bound_transfers(self._connection, self._timeouts.step)
 
     @property
     def name(self) -> str:
@@ -103,6 +122,9 @@ class WorkerProcess:
         self.asked = True
         try:
             self._connection.send_bytes(message)
+        except BlockingIOError:
+            self.kill()
+            self._stalled = True
         except OSError:
             pass
         except BaseException:
@@ -120,6 +142,8 @@ class WorkerProcess:
         Raises:
             WorkerFailureError: it ended, told of an exception, or did not answer in time; it is no more.
         """
+        if self._stalled:
+            raise WorkerFailureError(f"took in nothing of what it was sent for {seconds:g} s, and was killed")
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         waited = self._wait(left)
         if waited is _Waited.TOO_LONG:
@@ -130,6 +154,9 @@ class WorkerProcess:
             raise WorkerFailureError(self._how_it_ended())
         try:
             message = self._connection.recv_bytes()
+        except BlockingIOError:
+            self.kill()
+            raise WorkerFailureError(f"went on with nothing of its answer for {seconds:g} s, and was killed") from None
         except (EOFError, OSError):
             raise WorkerFailureError(self._how_it_ended()) from None
         except BaseException:
@@ -139,10 +166,21 @@ class WorkerProcess:
         self.asked = False
         return message
 
-    def ask(self, message: bytes, seconds: float | None) -> tuple[str, Any]:
-        """Sends a message and gives the kind of the answer, and what it says."""
+    def ask(self, message: bytes, seconds: float | None) -> bytes:
+        """Sends a message and gives the answer."""
         self.send(message)
-        return self.understand(self.receive(seconds, deadline_in(seconds)))
+        return self.receive(seconds, deadline_in(seconds))
+
+    def reports(self, reply: bytes) -> list[worker.Report]:
+        """What the answer to a reset says.
+
+        Raises:
+            WorkerFailureError: it tells of an exception.
+        """
+        kind, content = self.understand(reply)
+        if kind == worker.RAISED:
+            raise WorkerFailureError(f"raised an exception while {content.doing}", content.traceback, content)
+        return cast("list[worker.Report]", content)
 
     def understand(self, reply: bytes) -> tuple[str, Any]:
         """The kind of an answer, and what it says.
@@ -189,6 +227,22 @@ class WorkerProcess:
 def deadline_in(seconds: float | None) -> float | None:
     """The time, by `time.monotonic`, that is so many seconds from now."""
     return None if seconds is None else time.monotonic() + seconds
+
+
+def _bound_transfers(connection: Connection, seconds: float | None) -> None:
+    """Has what is sent and received fail with a `BlockingIOError` where for so long no byte of it moves.
+
+    A worker that is stopped takes in no message that is larger than what the pipe holds, and may stop within an answer.
+    On Windows, whose pipes know no such time-out, it is waited for.
+    """
+    if sys.platform == "win32":
+        return
+    # None is 0, which the system takes for no limit.
+    microseconds = 0 if seconds is None else max(1, round(seconds * 1_000_000))
+    limit = struct.pack("@ll", *divmod(microseconds, 1_000_000))
+    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def _waiter(connection: Connection, sentinel: int) -> Callable[[float | None], _Waited]:

@@ -17,6 +17,7 @@ pub struct LoadOptions {
     /// `"cpu"`, `"cuda:0"`, `"mps"`.
     pub device: String,
     /// Shape of one row of inputs, by name, for files that do not declare it and whose shape no probing forward pass finds.
+    /// The empty name stands for the only observation, whatever it is called: what a folder's `metadata.json` says.
     pub shapes: BTreeMap<String, Vec<usize>>,
 }
 
@@ -37,8 +38,25 @@ pub trait Backend: Send + Sync {
     /// Whether these bytes look like a file of this format, judged by how they begin.
     fn recognises(&self, bytes: &[u8]) -> bool;
 
+    /// The devices that models of this format might run on here, the usable ones among them.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) where the library that runs the models cannot be loaded.
+    fn devices(&self) -> Result<Vec<Device>> {
+        Ok(vec![Device { name: "cpu".into(), fault: None }])
+    }
+
     /// Loads the model; what is wrong with it is told by [`Error::ModelLoad`](crate::Error::ModelLoad).
     fn load(&self, source: ModelSource<'_>, options: &LoadOptions) -> Result<Arc<dyn Model>>;
+}
+
+/// A device of a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// What [`LoadOptions::device`] calls it.
+    pub name: String,
+    /// Why it cannot be used, and what to do about it; `None` where it can.
+    pub fault: Option<String>,
 }
 
 /// Where a model's bytes come from.
@@ -59,6 +77,8 @@ pub struct ModelFacts {
     pub sha256: String,
     /// Operators inside that draw random numbers.
     pub random_ops: Vec<String>,
+    /// What loading found out about the file, in sentences for people.
+    pub notes: Vec<String>,
     /// How many rows a forward pass takes, where the backend knows more of it than the declared shapes say.
     pub batch: Option<Batch>,
 }

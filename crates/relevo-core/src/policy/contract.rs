@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, path::Path};
 use super::{
     backend::{Model, Session, StateLink},
     convention::{self, InputRole, OutputRole},
+    recurrence::{self, Recurrence},
 };
 use crate::{
     error::{Error, Result},
@@ -101,10 +102,12 @@ pub struct Contract {
     pub batch: Batch,
     /// Whether the model has memory: a state input on which its outputs depend.
     pub recurrent: bool,
-    /// The states that it hands on from step to step; empty where it has no memory.
+    /// The states that it hands on from step to step. Where it has no memory: those that begin with something else than zeros.
     pub states: Vec<StateLink>,
     /// Numbers of choices of the branches of its discrete actions, where a constant of the file says them; else empty.
     pub branches: Vec<usize>,
+    /// State inputs on which outputs depend, though it does not show which output gives their next value.
+    pub unlinked: Vec<usize>,
 }
 
 impl Contract {
@@ -121,23 +124,49 @@ impl Contract {
         roles: &BTreeMap<String, String>,
     ) -> Result<Self> {
         check_names(model, roles)?;
-        let inputs = model
-            .inputs()
-            .iter()
-            .map(|spec| input_contract(path, spec, roles.get(&spec.name)))
-            .collect::<Result<Vec<_>>>()?;
+        let roles_of_inputs = model.inputs().iter().map(|spec| input_role(spec, roles.get(&spec.name)));
+        let mut inputs = roles_of_inputs.collect::<Result<Vec<_>>>()?;
+        let suspects = recurrence::suspect(&mut inputs, model, roles);
+        let (batch, shapes) = settle_axes(path, &mut inputs, model, session)?;
+        let mut probe = Probe { path, model, session, inputs: &inputs };
+        let mut found = probe.recurrence(&batch, &shapes, &suspects, roles)?;
+        let mixed = match (&batch, &found.links[..]) {
+            (Batch::One { .. }, _) | (_, []) => None,
+            _ => probe.mixed_output(&shapes, &found.random)?,
+        };
+        let batch = mixed.map_or(batch, |output| Batch::One {
+            reason: format!("batches run, but `{output}` then differs from what each row gives alone"),
+        });
+        let is_state = |input: &InputContract| input.role == InputRole::State;
+        if found.acquitted.len() < suspects.len()
+            && inputs.iter().enumerate().all(|(at, input)| {
+                input.role == InputRole::ActionMask || (is_state(input) && !found.acquitted.contains(&at))
+            })
+        {
+            // Something must be observed.
+            found.release(&suspects);
+        }
+        for at in &found.acquitted {
+            let (role, reason) = convention::input_role(&inputs[*at].spec.name);
+            (inputs[*at].role, inputs[*at].reason) = (role, reason.into());
+            set_axis(path, &mut inputs[*at], 0)?;
+        }
         if !inputs.iter().any(|input| input.role == InputRole::Observation) {
             return Err(Error::model_load(
                 path,
                 "no input is an observation; name one by roles={\"…\": \"observation\"}",
             ));
         }
-        let mut probe = Probe { path, model, session, inputs: &inputs };
-        let (batch, shapes) = probe.batch()?;
         let branches = branches(model.outputs(), &shapes);
-        let recurrent = probe.recurrent(matches!(batch, Batch::Dynamic { .. }))?;
-        let outputs = output_contracts(model.outputs(), &shapes, &branches, roles)?;
-        Ok(Self { inputs, outputs, batch, recurrent, states: model.states().to_vec(), branches })
+        let mut outputs = output_contracts(model.outputs(), &shapes, &branches, roles)?;
+        for (input, output) in &found.pairs {
+            let (input, output) = (&inputs[*input], &mut outputs[*output]);
+            output.role = OutputRole::State;
+            output.reason = format!("the next value of `{}`", input.spec.name);
+            (output.batch_axis, output.row_shape) = (Some(input.batch_axis), input.row_shape.clone());
+        }
+        let Recurrence { links: states, recurrent, unlinked, .. } = found;
+        Ok(Self { inputs, outputs, batch, recurrent, states, branches, unlinked })
     }
 
     /// The observation inputs, in the file's order.
@@ -173,37 +202,78 @@ fn check_names(model: &dyn Model, roles: &BTreeMap<String, String>) -> Result<()
     }
 }
 
-fn input_contract(path: &Path, spec: &TensorSpec, role: Option<&String>) -> Result<InputContract> {
-    let (role, reason) =
-        if let Some(role) = role { (role.parse()?, "given by `roles`") } else { convention::input_role(&spec.name) };
-    let is_dynamic = |dim: &Dim| matches!(dim, Dim::Dynamic(_));
-    let batch_axis = match role {
-        // States of torch's recurrent layers are [layers, batch, width]: the batch is the axis that is not fixed.
-        InputRole::State => spec.shape.iter().position(is_dynamic).unwrap_or(0),
-        _ => 0,
+/// An input with its role; which axis counts its rows is not settled yet.
+fn input_role(spec: &TensorSpec, role: Option<&String>) -> Result<InputContract> {
+    let (role, reason) = match role {
+        Some(role) if recurrence::named_output(role).is_some() => (InputRole::State, "given by `roles`"),
+        Some(role) => (role.parse()?, "given by `roles`"),
+        None => convention::input_role(&spec.name),
     };
-    let row_shape = spec
-        .shape
+    Ok(InputContract { spec: spec.clone(), role, reason: reason.into(), batch_axis: 0, row_shape: Vec::new() })
+}
+
+/// Finds out which axis of each input counts the rows, and by that how many a batch may have. For a state it may be any: where
+/// its declaration does not say which, each is tried.
+fn settle_axes(
+    path: &Path,
+    inputs: &mut [InputContract],
+    model: &dyn Model,
+    session: &mut dyn Session,
+) -> Result<(Batch, Vec<OutputShape>)> {
+    let symbols = inputs.iter().filter(|input| input.role == InputRole::Observation);
+    let symbol = symbols.filter_map(|input| match input.spec.shape.first() {
+        Some(Dim::Dynamic(name)) => Some(name.clone()),
+        _ => None,
+    });
+    let symbol = symbol.into_iter().next();
+    let choices: Vec<Vec<usize>> = inputs
         .iter()
-        .enumerate()
-        .filter(|(axis, _)| *axis != batch_axis)
-        .map(|(_, dim)| match dim {
-            Dim::Fixed(size) => Ok(*size),
-            Dim::Dynamic(_) => Err(Error::model_load(
-                path,
-                format!(
-                    "input `{}` is declared as [{}]: besides the batch axis another one has no size; export the model \
-                     with that width fixed",
-                    spec.name,
-                    spec.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-                ),
-            )),
+        .map(|input| match input.role {
+            InputRole::State => recurrence::batch_axes(&input.spec, symbol.as_deref()),
+            _ => vec![0],
         })
-        .collect::<Result<_>>()?;
+        .collect();
+    let tries = choices.iter().map(Vec::len).max().unwrap_or(1).max(1);
+    let mut first = None;
+    for attempt in 0..tries {
+        for (input, axes) in inputs.iter_mut().zip(&choices) {
+            let axis = axes.get(attempt).or(axes.first()).copied().unwrap_or(0);
+            set_axis(path, input, axis)?;
+        }
+        let (batch, shapes) = Probe { path, model, session, inputs }.batch()?;
+        if matches!(batch, Batch::Dynamic { .. }) || tries == 1 {
+            return Ok((batch, shapes));
+        }
+        first.get_or_insert((batch, shapes));
+    }
+    for (input, axes) in inputs.iter_mut().zip(&choices) {
+        set_axis(path, input, axes.first().copied().unwrap_or(0))?;
+    }
+    first.ok_or_else(|| Error::model_load(path, "no axis of its inputs counts the rows; export the model again"))
+}
+
+/// Takes `axis` as the one that counts the rows of `input`; the others must have a size.
+fn set_axis(path: &Path, input: &mut InputContract, axis: usize) -> Result<()> {
+    let spec = &input.spec;
     if spec.shape.is_empty() {
         return Err(Error::model_load(path, format!("input `{}` has no batch axis: it is a scalar", spec.name)));
     }
-    Ok(InputContract { spec: spec.clone(), role, reason: reason.into(), batch_axis, row_shape })
+    let others = spec.shape.iter().enumerate().filter(|(other, _)| *other != axis);
+    let row_shape = others.map(|(_, dim)| match dim {
+        Dim::Fixed(size) => Ok(*size),
+        Dim::Dynamic(_) => Err(Error::model_load(
+            path,
+            format!(
+                "input `{}` is declared as [{}]: besides the batch axis another one has no size; export the model with that \
+                 width fixed",
+                spec.name,
+                spec.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ),
+        )),
+    });
+    input.row_shape = row_shape.collect::<Result<_>>()?;
+    input.batch_axis = axis;
+    Ok(())
 }
 
 fn output_contracts(
@@ -247,9 +317,9 @@ fn output_contracts(
 }
 
 /// An output's shape as forward passes show it.
-struct OutputShape {
-    batch_axis: Option<usize>,
-    row_shape: Vec<usize>,
+pub(super) struct OutputShape {
+    pub(super) batch_axis: Option<usize>,
+    pub(super) row_shape: Vec<usize>,
     /// The numbers in it, where there is no batch axis and they are float32.
     constant: Option<Vec<f32>>,
 }
@@ -304,18 +374,23 @@ fn by_position(index: usize, shapes: &[OutputShape]) -> Option<OutputRole> {
 }
 
 /// Forward passes on made-up inputs.
-struct Probe<'a> {
-    path: &'a Path,
-    model: &'a dyn Model,
-    session: &'a mut dyn Session,
-    inputs: &'a [InputContract],
+pub(super) struct Probe<'a> {
+    pub(super) path: &'a Path,
+    pub(super) model: &'a dyn Model,
+    pub(super) session: &'a mut dyn Session,
+    pub(super) inputs: &'a [InputContract],
 }
 
 impl Probe<'_> {
-    /// Runs `rows` rows; state inputs are filled with `state`.
-    fn run(&mut self, rows: usize, state: f32) -> Result<Vec<Tensor>> {
-        let tensors: Vec<_> = self.inputs.iter().map(|input| probe_input(input, rows, state)).collect();
-        let views: Vec<_> = tensors.iter().map(Tensor::view).collect();
+    /// Runs `rows` rows, with states of zeros.
+    fn run(&mut self, rows: usize) -> Result<Vec<Tensor>> {
+        let inputs: Vec<_> = self.inputs.iter().map(|input| probe_input(input, rows)).collect();
+        self.run_on(&inputs)
+    }
+
+    /// Runs on these inputs; gives every output.
+    pub(super) fn run_on(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let views: Vec<_> = inputs.iter().map(Tensor::view).collect();
         let wanted: Vec<_> = (0..self.model.outputs().len()).collect();
         let mut outputs: Vec<_> = wanted.iter().map(|_| Tensor::zeros(DType::Float32, &[0])).collect();
         self.session.forward(&views, &wanted, &mut outputs)?;
@@ -328,6 +403,8 @@ impl Probe<'_> {
             return self.single(reason.clone());
         }
         let fixed = self.inputs.iter().find_map(|input| match input.spec.shape[input.batch_axis] {
+            // Of a state that is declared with the shape of one row, a batch may be welcome all the same.
+            Dim::Fixed(1) if input.role == InputRole::State => None,
             Dim::Fixed(size) => Some((input.spec.name.clone(), size)),
             Dim::Dynamic(_) => None,
         });
@@ -344,20 +421,24 @@ impl Probe<'_> {
             Some((name, _)) => return self.single(format!("input `{name}` is declared with a batch of 1")),
             None => {}
         }
-        match (self.run(2, 0.0), self.run(3, 0.0)) {
+        match (self.run(2), self.run(3)) {
             (Ok(two), Ok(three)) => {
                 let known = self.model.facts().batch.clone();
                 let seen = || Batch::Dynamic { reason: "batches of 2 and 3 rows ran".into() };
                 Ok((known.unwrap_or_else(seen), compare_shapes(&two, &three)))
             }
             (Err(error), _) | (_, Err(error)) => {
-                self.single(format!("the batch axis is declared as dynamic, but a batch of 2 or 3 fails: {error}"))
+                let is_one = |input: &&InputContract| input.spec.shape[input.batch_axis] == Dim::Fixed(1);
+                self.single(match self.inputs.iter().find(is_one) {
+                    Some(input) => format!("input `{}` is declared with a batch of 1", input.spec.name),
+                    None => format!("the batch axis is declared as dynamic, but a batch of 2 or 3 fails: {error}"),
+                })
             }
         }
     }
 
     fn single(&mut self, reason: String) -> Result<(Batch, Vec<OutputShape>)> {
-        let outputs = self.run(1, 0.0).map_err(|error| {
+        let outputs = self.run(1).map_err(|error| {
             Error::model_load(self.path, format!("a forward pass on made-up inputs fails: {error}"))
         })?;
         let shapes = outputs
@@ -366,37 +447,13 @@ impl Probe<'_> {
             .collect();
         Ok((Batch::One { reason }, shapes))
     }
-
-    /// Whether any output but the states themselves depends on a state input, or a state changes on its way. A state
-    /// that is merely handed through (Godot RL writes such files) is no memory.
-    fn recurrent(&mut self, dynamic: bool) -> Result<bool> {
-        if !self.inputs.iter().any(|input| input.role == InputRole::State) {
-            return Ok(false);
-        }
-        let rows = if dynamic { 2 } else { 1 };
-        let (zeros, ones) = (self.run(rows, 0.0)?, self.run(rows, 1.0)?);
-        let outputs = self.model.outputs();
-        Ok(outputs.iter().zip(zeros.iter().zip(&ones)).any(|(spec, (with_zeros, with_ones))| {
-            match convention::output_role(&spec.name) {
-                Some((OutputRole::State, _)) => {
-                    with_zeros.dtype() != DType::Float32
-                        || with_zeros.values::<f32>().iter().any(|value| *value != 0.0)
-                        || with_ones.values::<f32>().iter().any(|value| (*value - 1.0).abs() > f32::EPSILON)
-                }
-                // An output that the graph draws at random differs anyway and proves nothing.
-                _ if !self.model.facts().random_ops.is_empty() => false,
-                _ => with_zeros.bytes() != with_ones.bytes(),
-            }
-        }))
-    }
 }
 
-/// A made-up input: floats that differ from each other, states of one value, masks that allow everything.
-pub(crate) fn probe_input(input: &InputContract, rows: usize, state: f32) -> Tensor {
+/// A made-up input: floats that differ from each other, states of zeros, masks that allow everything.
+pub(crate) fn probe_input(input: &InputContract, rows: usize) -> Tensor {
     let mut tensor = Tensor::zeros(input.spec.dtype, &input.shape(rows));
     match (input.role, input.spec.dtype) {
         (InputRole::ActionMask, dtype) => fill_ones(&mut tensor, dtype),
-        (InputRole::State, DType::Float32) => tensor.values_mut::<f32>().fill(state),
         (InputRole::Observation, DType::Float32) => {
             for (index, value) in tensor.values_mut::<f32>().iter_mut().enumerate() {
                 *value = ((index * 7919) % 2001) as f32 / 1000.0 - 1.0;

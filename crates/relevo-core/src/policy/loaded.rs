@@ -11,6 +11,7 @@ use super::{
     backend::{Backend, LoadOptions, Model, ModelSource},
     contract::{Batch, Contract},
     convention::OutputRole,
+    folder::Folder,
 };
 use crate::{
     error::{Error, Result},
@@ -38,7 +39,9 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Loads `path` with the first backend that accepts it, and infers its contract.
+    /// Loads `path` with the first backend that accepts it, and infers its contract. `path` may be a folder with a
+    /// `metadata.json` as RelayRL 0.5 writes it; what that says of a device is for the caller to ask for, by
+    /// [`default_device`](super::default_device).
     pub fn load(
         path: &Path,
         backends: &[Arc<dyn Backend>],
@@ -49,16 +52,53 @@ impl LoadedModel {
         if !path.exists() {
             return Err(Error::model_load(path, "there is no such file; check the path"));
         }
+        if let Some(folder) = Folder::at(path)? {
+            return Self::load_folder(&folder, backends, options, roles);
+        }
         let backend = backends.iter().find(|backend| backend.accepts(path)).ok_or_else(|| {
             let formats: Vec<_> = backends.iter().map(|backend| backend.format()).collect();
-            let advice =
-                if path.is_dir() { "it is a folder; name the file in it" } else { "export the model to one of them" };
             Error::model_load(
                 path,
-                format!("its name fits none of the formats that can be loaded ({}): {advice}", formats.join(", ")),
+                format!(
+                    "its name fits none of the formats that can be loaded ({}): export the model to one of them",
+                    formats.join(", ")
+                ),
             )
         })?;
         Self::load_with(&**backend, ModelSource { path, bytes: None }, options, roles)
+    }
+
+    /// Loads the model in a folder: by the file's name, or where that says nothing, by the format that the folder names.
+    fn load_folder(
+        folder: &Folder,
+        backends: &[Arc<dyn Backend>],
+        options: &LoadOptions,
+        roles: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let path = &*folder.file;
+        let by_name = backends.iter().find(|backend| backend.accepts(path));
+        let by_format = || backends.iter().find(|backend| backend.format() == folder.format);
+        let backend = by_name.or_else(by_format).ok_or_else(|| {
+            let formats: Vec<_> = backends.iter().map(|backend| backend.format()).collect();
+            Error::model_load(
+                path,
+                format!(
+                    "it is a model of the format {}, but those that can be loaded here are {}; install what loads it, such as \
+                     relevo[torch] for torchscript",
+                    folder.format,
+                    formats.join(", ")
+                ),
+            )
+        })?;
+        let mut options = options.clone();
+        if options.shapes.is_empty() {
+            options.shapes.insert(String::new(), folder.observation.clone());
+        }
+        let mut loaded = Self::load_with(&**backend, ModelSource { path, bytes: None }, &options, roles)?;
+        let mut contract = (*loaded.contract).clone();
+        folder.compare(&mut contract);
+        loaded.contract = Arc::new(contract);
+        Ok(loaded)
     }
 
     /// Loads a model from memory with the first backend that recognises it; messages call it `name`.
@@ -151,7 +191,7 @@ impl LoadedModel {
     pub fn forward(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Tensor>> {
         let rows = self.rows(inputs)?;
         let all: Vec<_> = (0..self.contract.outputs.len()).collect();
-        let mut worker = self.pool.checkout(|| Worker::new(self, &all))?;
+        let mut worker = self.pool.checkout(|| Worker::new(self, &all, Arc::default()))?;
         worker.forward_all(rows, inputs)?;
         Ok(worker.take_outputs())
     }

@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::{
-    ActionBounds, Head, LoadedModel, Normalizer, PolicyOptions, Worker,
+    ActionBounds, Head, LoadedModel, MemorySpec, Normalizer, PolicyOptions, Worker,
     contract::{Contract, InputContract, probe_input},
     convention::InputRole,
     pool::{PooledWorker, WorkerPool},
@@ -55,6 +55,8 @@ pub struct PolicyVersion {
     mask_branches: Vec<usize>,
     /// Normalisers of the inputs, in the model's order.
     normalizers: Vec<Option<Normalizer>>,
+    /// What it remembers of each actor.
+    pub memory: Arc<MemorySpec>,
     pool: WorkerPool,
     /// Workers that routers have for themselves.
     own_workers: AtomicU64,
@@ -79,7 +81,7 @@ impl PolicySlot {
     /// A slot that serves `loaded` as version 1, as `options` say.
     ///
     /// # Errors
-    /// [`Error::Contract`] where the head does not fit the model, or the model is recurrent.
+    /// [`Error::Contract`] where the head does not fit the model, or a state that the model depends on is handed on by no output.
     pub fn new(name: &str, loaded: LoadedModel, options: PolicyOptions) -> Result<Self> {
         let device = loaded.options.device.as_str().into();
         let first = PolicyVersion::new(1, loaded, &options)?;
@@ -131,10 +133,11 @@ impl PolicySlot {
     }
 
     /// Exchanges the model; the new version's number is returned: the one given, or else the next. The new model is
-    /// checked and warmed first, and where it does not fit, the old one keeps serving.
+    /// checked and warmed first, and where it does not fit, the old one keeps serving. What a recurrent model remembers of
+    /// its actors is handed to the new one, whose states must be of the same types and shapes, in the same order.
     ///
     /// # Errors
-    /// [`Error::Contract`] where the new model takes other observations, gives other actions or misses an output,
+    /// [`Error::Contract`] where the new model takes other observations, gives other actions, misses an output or has other states,
     /// [`Error::Config`] where it was loaded for another device, or the number is not above the current one.
     pub fn update(&self, loaded: LoadedModel, version: Option<u64>) -> Result<u64> {
         let _one_at_a_time = self.update.lock();
@@ -160,6 +163,15 @@ impl PolicySlot {
                 self.name,
                 describe(&new),
                 describe(&old)
+            )));
+        }
+        if !new.memory.fits(&old.memory) {
+            return Err(Error::Contract(format!(
+                "the new model for policy `{}` does not fit: it remembers {}, but the one that serves {}, which its actors have in \
+                 memory; keep the states, or make another policy of it",
+                self.name,
+                new.memory.describe(),
+                old.memory.describe()
             )));
         }
         // The first passes of a session are slow; a call that waits should not pay for them.
@@ -191,13 +203,10 @@ impl PolicySlot {
 
 impl PolicyVersion {
     fn new(version: u64, loaded: LoadedModel, options: &PolicyOptions) -> Result<Self> {
-        if loaded.contract.recurrent {
-            return Err(Error::Contract(format!(
-                "{} is recurrent, and actors do not carry a recurrent state yet; `forward` runs it with states given by \
-                 hand",
-                loaded.path.display()
-            )));
-        }
+        let memory = MemorySpec::new(&loaded.contract).map_err(|error| match error {
+            Error::Contract(reason) => Error::Contract(format!("{}: {reason}", loaded.path.display())),
+            other => other,
+        })?;
         let random_graph = !loaded.model.facts().random_ops.is_empty();
         let head = Head::new(options, &loaded.contract, random_graph)?;
         let schema = Arc::new(step_schema(&loaded, &head));
@@ -208,6 +217,7 @@ impl PolicyVersion {
             loaded,
             head,
             schema,
+            memory: Arc::new(memory),
             pool: WorkerPool::new(),
             own_workers: AtomicU64::new(0),
             warm_workers: Mutex::default(),
@@ -236,7 +246,8 @@ impl PolicyVersion {
 
     /// A new worker.
     pub(crate) fn worker(&self) -> Result<Worker> {
-        Ok(Worker::new(&self.loaded, self.head.wanted())?.normalizing(self.normalizers.clone()))
+        let worker = Worker::new(&self.loaded, self.head.wanted(), self.memory.clone())?;
+        Ok(worker.normalizing(self.normalizers.clone()))
     }
 
     /// A worker that its caller keeps.
@@ -259,9 +270,8 @@ impl PolicyVersion {
 
     /// A forward pass on a made-up observation.
     fn probe(&self, worker: &mut Worker) -> Result<()> {
-        let observations: Vec<_> =
-            self.loaded.contract.observations().map(|input| probe_input(input, 1, 0.0)).collect();
-        worker.forward(1, &observations.iter().map(Tensor::bytes).collect::<Vec<_>>(), None)
+        let observations: Vec<_> = self.loaded.contract.observations().map(|input| probe_input(input, 1)).collect();
+        worker.forward(1, &observations.iter().map(Tensor::bytes).collect::<Vec<_>>(), None, &[])
     }
 
     /// Whether a forward pass on a made-up observation gives NaN.

@@ -1,6 +1,6 @@
 //! A session with the buffers that it needs: what one caller at a time runs forward passes with.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -10,6 +10,7 @@ use super::{
     convention::InputRole,
     head::HeadScratch,
     loaded::LoadedModel,
+    memory::MemorySpec,
     normalizer::Normalizer,
 };
 use crate::{
@@ -35,6 +36,9 @@ pub struct Worker {
     /// One for each input, empty for observations that are taken as they are.
     made_inputs: Vec<Tensor>,
     normalizers: Vec<Option<Normalizer>>,
+    memory: Arc<MemorySpec>,
+    /// Where among `wanted` the next value of each state is.
+    state_positions: Vec<usize>,
     wanted: Vec<usize>,
     wanted_contracts: Vec<OutputContract>,
     outputs: Vec<Tensor>,
@@ -47,9 +51,18 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker with a session of its own that computes the outputs `wanted`.
-    pub fn new(loaded: &LoadedModel, wanted: &[usize]) -> Result<Self> {
+    /// A worker with a session of its own that computes the outputs `wanted`, and the next values of the states of `memory`.
+    pub fn new(loaded: &LoadedModel, wanted: &[usize], memory: Arc<MemorySpec>) -> Result<Self> {
         let contract = &loaded.contract;
+        let mut wanted = wanted.to_vec();
+        let states = memory.states.iter().map(|state| state.link.output);
+        let state_positions = states.map(|output| {
+            wanted.iter().position(|known| *known == output).unwrap_or_else(|| {
+                wanted.push(output);
+                wanted.len() - 1
+            })
+        });
+        let state_positions = state_positions.collect();
         let empty = || Tensor::zeros(DType::Float32, &[0]);
         Ok(Self {
             session: Some(loaded.model.session()?),
@@ -58,7 +71,8 @@ impl Worker {
             input_shapes: contract.inputs.iter().map(|input| input.shape(0)).collect(),
             made_inputs: contract.inputs.iter().map(|_| empty()).collect(),
             normalizers: Vec::new(),
-            wanted: wanted.to_vec(),
+            memory,
+            state_positions,
             wanted_contracts: wanted.iter().map(|index| contract.outputs[*index].clone()).collect(),
             outputs: wanted.iter().map(|_| empty()).collect(),
             part: match contract.batch {
@@ -68,6 +82,7 @@ impl Worker {
             },
             part_outputs: wanted.iter().map(|_| empty()).collect(),
             scratch: HeadScratch::default(),
+            wanted,
         })
     }
 
@@ -78,7 +93,8 @@ impl Worker {
         self
     }
 
-    /// The outputs of the last forward pass, in the order of `wanted`.
+    /// The outputs of the last forward pass: those that the worker was made for, in their order, and then those states that are
+    /// not among them.
     pub fn outputs(&self) -> &[Tensor] {
         &self.outputs
     }
@@ -88,22 +104,52 @@ impl Worker {
         (&self.outputs, &mut self.scratch)
     }
 
+    /// The next values of the states, as the last forward pass gave them.
+    pub fn next_states(&self) -> impl Iterator<Item = &Tensor> {
+        self.state_positions.iter().map(|at| &self.outputs[*at])
+    }
+
+    /// Exchanges the next values of the states for the tensors in `states`, which a later pass writes to.
+    pub fn exchange_states(&mut self, states: &mut [Tensor]) {
+        for (at, state) in self.state_positions.iter().zip(states) {
+            std::mem::swap(&mut self.outputs[*at], state);
+        }
+    }
+
     /// Gives the outputs away; the next forward pass makes new ones.
     pub fn take_outputs(&mut self) -> Vec<Tensor> {
         self.outputs.iter_mut().map(|output| std::mem::replace(output, Tensor::zeros(DType::Float32, &[0]))).collect()
     }
 
     /// A forward pass on `rows` observations. `observations` holds the bytes of every observation input, row after row;
-    /// `mask` one byte for each row and action. States are fed with zeros, a missing mask with ones.
-    pub fn forward(&mut self, rows: usize, observations: &[&[u8]], mask: Option<&[u8]>) -> Result<()> {
+    /// `mask` one byte for each row and action, and `states` the states of all rows, as the model takes them. Without states
+    /// the model begins an episode; a missing mask allows everything, and a state that is no memory is fed with zeros.
+    pub fn forward(
+        &mut self,
+        rows: usize,
+        observations: &[&[u8]],
+        mask: Option<&[u8]>,
+        states: &[&[u8]],
+    ) -> Result<()> {
+        let memory = self.memory.clone();
+        let state_of = |input: usize| memory.states.iter().position(|state| state.link.input == input);
+        let given_state = |input: usize| state_of(input).and_then(|state| states.get(state).copied());
         let mut given = observations.iter();
         for (index, input) in self.inputs.iter().enumerate() {
             let made = &mut self.made_inputs[index];
-            if input.role != InputRole::Observation {
-                make_input(made, input, rows, mask);
-            } else if let (Some(bytes), Some(Some(normalizer))) = (given.next(), self.normalizers.get(index)) {
-                made.reset(DType::Float32, &[rows, normalizer.width()]);
-                normalizer.apply(bytemuck::cast_slice(bytes), made.values_mut());
+            if input.role == InputRole::Observation {
+                if let (Some(bytes), Some(Some(normalizer))) = (given.next(), self.normalizers.get(index)) {
+                    made.reset(DType::Float32, &[rows, normalizer.width()]);
+                    normalizer.apply(bytemuck::cast_slice(bytes), made.values_mut());
+                }
+                continue;
+            }
+            if given_state(index).is_some() {
+                continue;
+            }
+            make_input(made, input, rows, mask);
+            if let Some(state) = state_of(index).map(|state| &memory.states[state]) {
+                (0..rows).for_each(|row| state.write_row(made.bytes_mut(), rows, row, &[]));
             }
         }
         // Taken out for the call, so that views of it and `&mut self` can live side by side.
@@ -113,12 +159,13 @@ impl Worker {
             .inputs
             .iter()
             .zip(&made_inputs)
-            .map(|(input, made)| match input.role {
+            .enumerate()
+            .map(|(index, (input, made))| match input.role {
                 InputRole::Observation => {
                     let bytes = given.next().copied().unwrap_or(&[]);
                     if made.is_empty() { bytes } else { made.bytes() }
                 }
-                _ => made.bytes(),
+                _ => given_state(index).unwrap_or_else(|| made.bytes()),
             })
             .collect();
         let result = self.forward_bytes(rows, &bytes);

@@ -1,7 +1,7 @@
 //! One call of `act`: observations into the block, one forward pass a policy, the head, the committed row.
 //!
-//! Nothing is committed before everything has worked: a call that fails leaves the block, the random streams and the open
-//! steps as they were. (Only where the group had to be leased anew for the call have its open steps ended.)
+//! Nothing is committed before everything has worked: a call that fails leaves the block, the random streams, the memories and
+//! the open steps as they were. (Only where the group had to be leased anew for the call have its open steps ended.)
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -11,9 +11,11 @@ use std::{
 use parking_lot::MutexGuard;
 
 use super::{
+    actor::Actor,
     batch::{NamedTensors, Rows},
     group::{ActorGroup, GroupState, Work, still_waiting},
     handover::Caller,
+    memory::Memory,
     results::ActionResults,
     segment::Failure,
     shared::AgentShared,
@@ -92,6 +94,12 @@ impl ActorGroup {
     /// Whether the only actor's last call still waits for its action.
     pub fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Whether the last call of one of its actors, by any handle, still waits for its action.
+    pub fn has_waiting(&self) -> bool {
+        let waits = |actor: &Arc<Actor>| actor.home.lock().group.as_ref().is_some_and(|(group, _)| group.is_waiting());
+        self.is_waiting() || self.actors.iter().any(waits)
     }
 
     /// Waits until no other thread is in a call of this group.
@@ -274,10 +282,11 @@ impl ActCall<'_> {
                 first += count;
                 if of_branch.iter().all(|allowed| *allowed == 0) {
                     let of = if branches.len() == 1 { String::new() } else { format!(" in branch {branch}") };
-                    return Err(Error::Contract(format!(
-                        "the mask of actor {} (row {row}) allows no action{of}; at least one of the {count} must be allowed",
-                        actor.id()
-                    )));
+                    let id = actor.id();
+                    let error = Error::Contract(format!(
+                        "the mask of actor {id} (row {row}) allows no action{of}; at least one of the {count} must be allowed"
+                    ));
+                    return Err(error.of_actor(id));
                 }
             }
         }
@@ -340,6 +349,7 @@ impl ActCall<'_> {
                 }
             };
         }
+        work.memories.iter_mut().for_each(Memory::advance);
         work.commit(row, options.record, self.agent.records());
         Ok(work.hand_out(row, raw))
     }
@@ -366,13 +376,14 @@ impl Work {
 
     /// The error for NaN in `element` of what the actor in `at` observes.
     pub(super) fn nan(&self, column: &ColumnSpec, at: usize, element: usize) -> Error {
-        Error::Contract(format!(
-            "the {} of actor {} (row {}) holds NaN at element {element} of its {}; check the environment",
+        let actor = self.layout.actors[at].id;
+        let error = Error::Contract(format!(
+            "the {} of actor {actor} (row {}) holds NaN at element {element} of its {}; check the environment",
             if column.key.is_empty() { "observation" } else { &column.key },
-            self.layout.actors[at].id,
             self.caller_row(at),
             shape_text(&column.shape)
-        ))
+        ));
+        error.of_actor(actor)
     }
 
     /// Takes the answer to a single call over into the next row, whose block has room, and commits it.
@@ -403,6 +414,9 @@ impl Work {
             self.block.values[row] = *value;
         }
         self.block.versions[row] = rows.version;
+        for memory in &mut self.memories {
+            memory.take_answer(rows, from);
+        }
         self.commit(row, record, recording);
         self.hand_out(row, rows.outputs(from))
     }

@@ -31,6 +31,8 @@ pub struct Actor {
 pub(super) struct Home {
     /// Actions drawn so far; while the actor is in a group, the group counts.
     pub(super) draws: u64,
+    /// What its policy remembers of it; empty at the start of an episode. While the actor is in a group, the group has it.
+    pub(super) memory: Vec<u8>,
     /// Whether the actor is in an episode that is not recorded, because recording was off when it acted.
     pub(super) muted: bool,
     /// The group whose block holds the actor's newest steps, and the column there.
@@ -70,6 +72,19 @@ impl Actor {
         let acted = home
             .and_then(|(group, _)| group.state.lock().work.as_ref().map(|work| work.layout.segments[0].schema.clone()));
         acted.unwrap_or_else(|| self.policy().current().schema.clone())
+    }
+
+    /// Empties what its policy remembers of it. The caller holds the structure lock, and no group's.
+    pub(super) fn forget(&self) {
+        let mut home = self.home.lock();
+        home.memory.clear();
+        let group = home.group.clone();
+        drop(home);
+        if let Some((group, column)) = group
+            && let Some(work) = &mut group.state.lock().work
+        {
+            work.forget(column);
+        }
     }
 
     pub(super) fn set_id(&self, id: Uuid) {

@@ -72,6 +72,7 @@ impl Agent {
     pub fn start(&self) -> Result<()> {
         self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
+        self.shared.check_changeable()?;
         if self.shared.phase.load(Ordering::Acquire) != BUILT {
             return Err(Error::State("the agent was started before; build a new one for another run".into()));
         }
@@ -104,7 +105,7 @@ impl Agent {
 
     /// Adds `count` actors that follow `policy`, or the first policy; gives their ids.
     pub fn add_actors(&self, count: usize, policy: Option<Arc<PolicySlot>>) -> Result<Vec<Uuid>> {
-        self.shared.check_here()?;
+        self.shared.check_changeable()?;
         let mut table = self.shared.table.write();
         let left = MOST_ACTORS.saturating_sub(table.by_id.len()).min((u32::MAX - table.next_ordinal) as usize);
         if count > left {
@@ -143,6 +144,7 @@ impl Agent {
     pub fn rename_actor(&self, old: Uuid, new: Uuid) -> Result<()> {
         self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
+        self.shared.check_changeable()?;
         let actor = self.shared.one(old)?;
         if old == new {
             return Ok(());
@@ -158,26 +160,31 @@ impl Agent {
         Ok(())
     }
 
-    /// Lets actors follow another policy from their next action on.
+    /// Lets actors follow another policy from their next action on, which begins with an empty memory.
     pub fn assign(&self, ids: &[Uuid], policy: &str) -> Result<()> {
         self.shared.check_here()?;
         let _structure = self.shared.structure.lock();
+        self.shared.check_changeable()?;
         let slot = self.policy(policy)?;
         self.shared.routers.open(slot.device())?;
         for actor in self.shared.find(ids)? {
-            Self::unsettle(&actor);
+            if let Some(group) = Self::unsettle(&actor) {
+                group.leave_batcher();
+            }
+            if !Arc::ptr_eq(&actor.policy(), &slot) {
+                actor.forget();
+            }
             actor.set_policy(slot.clone());
             self.shared.routers.place(&actor);
         }
         Ok(())
     }
 
-    /// Makes the actor's group look anew before it acts again. The caller holds the structure lock.
-    fn unsettle(actor: &Actor) {
-        let home = actor.home.lock().group.clone();
-        if let Some((group, _)) = home {
-            group.state.lock().leased = false;
-        }
+    /// Makes the actor's group, which is given, look anew before it acts again. The caller holds the structure lock.
+    fn unsettle(actor: &Actor) -> Option<Arc<ActorGroup>> {
+        let (group, _) = actor.home.lock().group.clone()?;
+        group.state.lock().leased = false;
+        Some(group)
     }
 
     /// The policy named `name`; `default` is the first one, unless another has that name.
@@ -195,7 +202,7 @@ impl Agent {
 
     /// Adds `count` actors with a model of their own, which goes when the last of them goes; gives their ids.
     pub fn add_actors_with_model(&self, count: usize, policy: Arc<PolicySlot>) -> Result<Vec<Uuid>> {
-        self.shared.check_here()?;
+        self.shared.check_changeable()?;
         let mut table = self.shared.table.write();
         if table.all_policies().any(|known| known.name() == policy.name()) {
             return Err(Error::Config(format!(
@@ -212,7 +219,7 @@ impl Agent {
 
     /// Exchanges a policy's model; see [`PolicySlot::update`].
     pub fn update_model(&self, policy: &str, loaded: LoadedModel, version: Option<u64>) -> Result<u64> {
-        self.shared.check_here()?;
+        self.shared.check_changeable()?;
         let policy = self.policy(policy)?;
         let version = policy.update(loaded, version)?;
         self.tell_model(&policy);
@@ -278,7 +285,7 @@ impl Agent {
     /// # Errors
     /// [`Error::Config`] where the agent was made without a recorder.
     pub fn set_recording(&self, on: bool) -> Result<()> {
-        self.shared.check_here()?;
+        self.shared.check_changeable()?;
         if self.config.record.is_none() && self.config.memory.trajectories == 0 {
             return Err(Error::Config(
                 "this agent has nothing to record into; give the builder a folder by record(path), or keep_in_memory(n)".into(),
@@ -304,12 +311,15 @@ impl Agent {
     /// # Errors
     /// [`Error::Config`] where none would be left.
     pub fn scale_routers(&self, change: i64) -> Result<usize> {
-        self.shared.check_here()?;
+        self.shared.check_changeable()?;
         let table = self.shared.table.read();
         let (count, gone) = self.shared.routers.scale(change, table.by_ordinal.values())?;
         drop(table);
         for router in gone {
             router.stop(None);
+        }
+        for group in self.shared.groups() {
+            group.follow_placement(&self.shared);
         }
         Ok(count)
     }

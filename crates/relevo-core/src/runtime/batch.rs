@@ -13,7 +13,10 @@ use arrow_buffer::MutableBuffer;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
-use super::handover::{Latch, NEVER};
+use super::{
+    handover::{Latch, NEVER},
+    memory::{Memory, gather_next, lay_out, nan_state},
+};
 use crate::{
     error::{Error, Result},
     policy::{HeadError, HeadRequest, HeadRows, PolicySlot, PolicyVersion, Worker, random::Stream},
@@ -56,6 +59,8 @@ pub(super) struct Row<'a> {
     pub(super) mask: Option<&'a [u8]>,
     pub(super) deterministic: Option<bool>,
     pub(super) stream: Stream,
+    /// What the policy remembers of the actor.
+    pub(super) memory: &'a Memory,
     /// When it came, in nanoseconds of the router's clock.
     pub(super) came: u64,
 }
@@ -76,6 +81,11 @@ pub(super) struct Rows {
     mask_width: usize,
     pub(super) observations: Vec<MutableBuffer>,
     pub(super) masks: Vec<u8>,
+    /// For each state, the rows one behind the other, and the same for the next step.
+    states: Vec<MutableBuffer>,
+    pub(super) next_states: Vec<MutableBuffer>,
+    /// A state's rows as the model takes them, where they do not lie one behind the other there.
+    laid_out: Vec<MutableBuffer>,
     masked: bool,
     streams: Vec<Stream>,
     deterministic: Vec<Option<bool>>,
@@ -108,6 +118,7 @@ impl Batch {
     /// An empty batch.
     pub(super) fn new(slot: &PolicySlot) -> Self {
         let version = slot.current();
+        let states = || version.memory.states.iter().map(|_| MutableBuffer::new(0)).collect();
         Self {
             latch: Latch::default(),
             callers: AtomicUsize::new(0),
@@ -117,6 +128,9 @@ impl Batch {
                 mask_width: version.mask_width().unwrap_or(0),
                 observations: version.schema.observations.iter().map(|_| MutableBuffer::new(0)).collect(),
                 masks: Vec::new(),
+                states: states(),
+                next_states: states(),
+                laid_out: states(),
                 masked: false,
                 streams: Vec::new(),
                 deterministic: Vec::new(),
@@ -210,6 +224,7 @@ impl Rows {
     fn clear(&mut self) {
         self.observations.iter_mut().for_each(MutableBuffer::clear);
         self.masks.clear();
+        self.states.iter_mut().for_each(MutableBuffer::clear);
         self.masked = false;
         self.streams.clear();
         self.deterministic.clear();
@@ -230,6 +245,9 @@ impl Rows {
                 self.masks.extend(mask.iter().map(|allowed| u8::from(*allowed != 0)));
             }
             None => self.masks.resize(self.masks.len() + self.mask_width, 1),
+        }
+        for (buffer, state) in self.states.iter_mut().zip(row.memory.states()) {
+            buffer.extend_from_slice(state);
         }
         self.streams.push(row.stream);
         self.deterministic.push(row.deterministic);
@@ -257,6 +275,9 @@ impl Rows {
         let rows = self.streams.len();
         self.version = policy.version.version;
         self.answers.resize(&self.schema, rows);
+        for (next, state) in self.next_states.iter_mut().zip(&self.states) {
+            next.resize(state.len(), 0);
+        }
         if policy.slot.keeps_outputs() {
             self.outputs.resize_with(rows, || None);
         }
@@ -267,7 +288,7 @@ impl Rows {
             self.failures[0] = Some(error);
             return;
         }
-        // One row spoils a pass for all: alone, each of the others gets its answer.
+        // One row has spoilt the pass for all: alone, each of the others gets its answer.
         for row in 0..rows {
             self.failures[row] = self.infer_caught(policy, worker, row..row + 1).err();
         }
@@ -295,36 +316,46 @@ impl Rows {
         let observations: SmallVec<[&[u8]; 8]> =
             columns.map(|(column, buffer)| &buffer.as_slice()[scaled(column.row_bytes())]).collect();
         let mask = self.masked.then(|| &self.masks[scaled(self.mask_width)]);
-        let failed =
-            |what: &str| Error::Inference(format!("policy `{}` (version {}) {what}", slot.name(), version.version));
+        let states = lay_out(&version.memory, &self.states, &rows, &mut self.laid_out);
         worker
-            .forward(rows.len(), &observations, mask)
-            .map_err(|error| failed(&format!("failed on a batch of {}: {error}", rows.len())))?;
+            .forward(rows.len(), &observations, mask, &states)
+            .map_err(|error| policy.told(&format!("failed on a batch of {}: {error}", rows.len())))?;
+        drop(states);
+        drop(observations);
 
         let streams = &self.streams[rows.clone()];
         let mask = version.head_mask(mask, self.mask_width);
         let head = |worker: &mut Worker, deterministic: Option<bool>, targets: HeadRows<'_>| {
             let request = HeadRequest { seed, streams, deterministic, mask };
             let (outputs, scratch) = worker.outputs_and_scratch();
-            version.head.run(outputs, &request, targets, scratch).map_err(|error| match error {
-                HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", slot.name())),
-                HeadError::Row { what, .. } => failed(&format!("{what} this actor")),
-            })
+            version.head.run(outputs, &request, targets, scratch)
         };
         let kinds = &self.deterministic[rows.clone()];
+        let mut result = Ok(());
         if kinds.iter().all(|kind| *kind == kinds[0]) {
-            head(worker, kinds[0], self.answers.rows_mut(&self.schema, rows.clone()))?;
+            result = head(worker, kinds[0], self.answers.rows_mut(&self.schema, rows.clone()));
         } else {
             self.other_answers.resize(&self.schema, rows.len());
             for kind in [None, Some(false), Some(true)] {
-                if kinds.contains(&kind) {
-                    head(worker, kind, self.other_answers.rows_mut(&self.schema, 0..rows.len()))?;
+                if result.is_ok() && kinds.contains(&kind) {
+                    result = head(worker, kind, self.other_answers.rows_mut(&self.schema, 0..rows.len()));
                     for (at, row) in rows.clone().enumerate().filter(|(at, _)| kinds[*at] == kind) {
                         self.answers.copy_row(&self.schema, row, &self.other_answers, at);
                     }
                 }
             }
         }
+        match result {
+            Ok(()) => {}
+            // The pass is good for the other rows.
+            Err(HeadError::Row { .. }) if rows.len() > 1 => self.answer_one_by_one(policy, worker),
+            Err(error) => return Err(policy.failed(error)),
+        }
+        if let Some((_, state)) = nan_state(&version.memory, worker, rows.len()) {
+            return Err(policy
+                .told(&format!("gave NaN in the state `{state}` for this actor; what it remembers stays as it was")));
+        }
+        gather_next(&version.memory, worker, &rows, &mut self.next_states);
         if slot.keeps_outputs() {
             for (at, row) in rows.enumerate() {
                 self.outputs[row] = Some(named_outputs(version, worker, at));
@@ -332,9 +363,41 @@ impl Rows {
         }
         Ok(())
     }
+
+    /// Works out each row's answer for itself, from what the model gave for all of them.
+    fn answer_one_by_one(&mut self, policy: &Policy<'_>, worker: &mut Worker) {
+        let version = policy.version;
+        let width = self.mask_width;
+        self.policy_failed = true;
+        self.failures.clear();
+        for row in 0..self.streams.len() {
+            let request = HeadRequest {
+                seed: policy.seed,
+                streams: &self.streams[row..=row],
+                deterministic: self.deterministic[row],
+                mask: version.head_mask(self.masked.then(|| &self.masks[row * width..][..width]), width),
+            };
+            let outputs: Vec<_> = outputs_of(version, worker, row).map(|(_, tensor)| tensor).collect();
+            let (_, scratch) = worker.outputs_and_scratch();
+            let targets = self.answers.rows_mut(&self.schema, row..row + 1);
+            let answered = version.head.run(&outputs, &request, targets, scratch);
+            self.failures.push(answered.err().map(|error| policy.failed(error)));
+        }
+    }
 }
 
 impl Policy<'_> {
+    fn told(&self, what: &str) -> Error {
+        Error::Inference(format!("policy `{}` (version {}) {what}", self.slot.name(), self.version.version))
+    }
+
+    fn failed(&self, error: HeadError) -> Error {
+        match error {
+            HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", self.slot.name())),
+            HeadError::Row { what, .. } => self.told(&format!("{what} this actor")),
+        }
+    }
+
     /// Does something with the model; a panic of it becomes an error.
     pub(super) fn caught<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
@@ -388,12 +451,18 @@ impl Answers {
     }
 }
 
-/// What the model gave for row `row` of its last pass.
-fn named_outputs(version: &PolicyVersion, worker: &Worker, row: usize) -> NamedTensors {
+/// What the model gave for row `row` of its last pass, by name, in the order of the outputs that the head wants.
+fn outputs_of<'a>(
+    version: &'a PolicyVersion,
+    worker: &'a Worker,
+    row: usize,
+) -> impl Iterator<Item = (&'a str, Tensor)> {
     let outputs = version.head.wanted().iter().map(|index| &version.loaded.contract.outputs[*index]);
-    let rows = outputs.zip(worker.outputs());
-    rows.map(|(output, tensor)| {
-        (output.spec.name.clone(), output.batch_axis.map_or_else(|| tensor.copy(), |axis| tensor.row(axis, row)))
+    outputs.zip(worker.outputs()).map(move |(output, tensor)| {
+        (&*output.spec.name, output.batch_axis.map_or_else(|| tensor.copy(), |axis| tensor.row(axis, row)))
     })
-    .collect()
+}
+
+fn named_outputs(version: &PolicyVersion, worker: &Worker, row: usize) -> NamedTensors {
+    outputs_of(version, worker, row).map(|(name, tensor)| (name.to_owned(), tensor)).collect()
 }

@@ -109,6 +109,13 @@ impl Batcher {
         }
     }
 
+    /// Has the router run the batch that is being filled, if there is one.
+    pub(super) fn hurry_all(&self) {
+        if self.handover.hurry(|_| true, false) == Turn::CallRouter {
+            self.router.alarm.ring();
+        }
+    }
+
     /// Whether it belongs to the process that this one was forked off. A lock of it may be held for ever by a thread that stayed
     /// there.
     pub(super) fn is_elsewhere(&self) -> bool {

@@ -12,7 +12,7 @@ use std::sync::{
 use crossbeam_queue::ArrayQueue;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{actor::Actor, results::ResultsRing, shared::AgentShared, ticket::Lane};
+use super::{actor::Actor, memory::Memory, results::ResultsRing, shared::AgentShared, ticket::Lane};
 use crate::{
     error::{Error, Result},
     policy::{PolicySlot, random::Stream},
@@ -53,6 +53,8 @@ pub(super) struct Work {
     pub(super) order: Option<Vec<u32>>,
     /// Each column's place in its actor's random stream.
     pub(super) streams: Vec<Stream>,
+    /// What the policy of each segment remembers of its actors.
+    pub(super) memories: Vec<Memory>,
     pub(super) block: Block,
     pub(super) spares: Spares,
     /// The row that was acted last, while it may still be observed.
@@ -104,6 +106,7 @@ impl ActorGroup {
                 if matches!(&home.group, Some((group, _)) if Arc::ptr_eq(group, self)) {
                     home.draws = stream.draw;
                     home.muted = work.is_muted(column);
+                    home.memory = work.remembered(actor, column);
                 }
             }
         }
@@ -122,6 +125,7 @@ impl ActorGroup {
         for (column, stream) in work.streams.iter().enumerate() {
             let mut home = self.actors[work.caller_row(column)].home.lock();
             home.draws = stream.draw;
+            home.memory = Vec::new();
             home.group = Some((self.clone(), column));
         }
         guard.work = Some(work);
@@ -129,12 +133,16 @@ impl ActorGroup {
         Ok(())
     }
 
-    /// Lets one actor go: its steps are sent, its random stream goes back to it. Gives `false`, with nothing done, where its
+    /// Lets one actor go: its steps are sent, its random stream and memory go back to it. Gives `false`, with nothing done, where its
     /// call still waits for an answer, unless it must go. The caller holds the structure lock, and not this group's.
     pub(super) fn release(&self, agent: &AgentShared, actor: &Actor, column: usize, must: bool) -> bool {
         let mut state = self.state.lock();
-        if self.waiting.load(Ordering::Acquire) && !must {
-            return false;
+        if self.waiting.load(Ordering::Acquire) {
+            if !must {
+                return false;
+            }
+            // Its caller is to be told, and not only when the batch has waited for all others.
+            state.lane.hurry();
         }
         state.leased = false;
         state.lane.leave();
@@ -143,8 +151,26 @@ impl ActorGroup {
         let mut home = actor.home.lock();
         home.draws = work.streams[column].draw;
         home.muted = work.is_muted(column);
+        home.memory = work.remembered(actor, column);
         home.group = None;
         true
+    }
+
+    /// Has nobody wait for the only actor any more where it batched its calls. While one waits, the answer to that does so.
+    pub(super) fn leave_batcher(&self) {
+        let mut state = self.state.lock();
+        if !self.waiting.load(Ordering::Acquire) {
+            state.lane.leave();
+        }
+    }
+
+    /// The same, if the only actor batches its calls elsewhere now.
+    pub(super) fn follow_placement(&self, agent: &AgentShared) {
+        let [actor] = &self.actors[..] else { return };
+        let GroupState { work: Some(work), lane, .. } = &mut *self.state.lock() else { return };
+        if !self.waiting.load(Ordering::Acquire) {
+            lane.follow(agent, actor, &work.policies[0]);
+        }
     }
 
     /// Sends all finished steps to the recorder.
@@ -156,8 +182,11 @@ impl ActorGroup {
 
     /// Sends everything, open steps as well: nothing will be told of them any more.
     pub(super) fn seal_last(&self, agent: &AgentShared) {
-        if let Some(work) = &mut self.state.lock().work {
-            work.send(agent, |_| false);
+        if let Some(work) = &mut self.state.lock().work
+            && let Some(block) = work.detach(|_| false)
+            && let Some(recorder) = agent.recorder()
+        {
+            recorder.submit_last(block);
         }
     }
 
@@ -191,9 +220,16 @@ impl Work {
             members[index].push(row as u32);
         }
         let mut segments = Vec::with_capacity(policies.len());
+        let mut memories = Vec::with_capacity(policies.len());
         let mut from = 0;
         for (policy, members) in policies.iter().zip(&members) {
-            let mut schema = policy.current().schema.clone();
+            let version = policy.current();
+            let mut memory = Memory::new(version.memory.clone(), members.len());
+            for (row, member) in members.iter().enumerate() {
+                memory.load(row, &actors[*member as usize].home.lock().memory);
+            }
+            memories.push(memory);
+            let mut schema = version.schema.clone();
             if mask.is_some() {
                 schema = Arc::new(crate::trajectory::StepSchema { mask, ..(*schema).clone() });
             }
@@ -216,6 +252,7 @@ impl Work {
         }
         Ok(Self {
             policies,
+            memories,
             streams: columns().map(|actor| Stream { actor: actor.ordinal, draw: actor.home.lock().draws }).collect(),
             block: Block::new(layout.clone(), layout.capacity_after(0)),
             spares: Arc::new(ArrayQueue::new(SPARES)),
@@ -311,10 +348,10 @@ impl Work {
 
 /// The error for a second call of an actor.
 pub(super) fn still_waiting(actor: &Actor) -> Error {
-    Error::State(format!(
-        "actor {} still waits for the action of another call; make one call at a time for each actor",
-        actor.id()
-    ))
+    let id = actor.id();
+    let error =
+        format!("actor {id} still waits for the action of another call; make one call at a time for each actor");
+    Error::State(error).of_actor(id)
 }
 
 /// One call takes one array of observations and gives one array of actions, whatever the policies.

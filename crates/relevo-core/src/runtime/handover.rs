@@ -12,9 +12,10 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     task::Waker,
+    time::Duration,
 };
 
-use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Thread, current, park};
+use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Thread, current, park, park_timeout};
 
 /// The time of an actor that nobody waits for: it has not called yet.
 pub(super) const NEVER: u64 = 0;
@@ -48,7 +49,7 @@ struct Filling<B> {
     deadline: u64,
     /// Whether an event loop will hurry it at its next turn, so that it is no use to go before.
     turns: bool,
-    /// Whether an event loop has turned, and its callers want to wait for no others.
+    /// Whether it is to wait for no others: an event loop has turned, or one of its actors was removed.
     hurried: bool,
 }
 
@@ -143,7 +144,7 @@ impl<B: Clone> Handover<B> {
         Some((batch, added, turn))
     }
 
-    /// Lets the batch that is being filled wait for nobody else, if it is the one that `is` means: the caller runs it, if it
+    /// Lets the batch that is being filled wait for nobody else, if it is one that `is` means: the caller runs it, if it
     /// asks for that by `run_here` and no other one runs, or else the router does.
     pub(super) fn hurry(&self, is: impl FnOnce(&B) -> bool, run_here: bool) -> Turn {
         let mut state = self.state.lock();
@@ -267,6 +268,25 @@ impl Latch {
                 park();
             }
         }
+    }
+
+    /// The same, asking `goes_on` after each `pause`: where that says no, the thread waits no more, and `false` is given. It may
+    /// have been woken then, and so have to see to the next one.
+    pub(super) fn wait_while(&self, pause: Duration, mut goes_on: impl FnMut() -> bool) -> bool {
+        if self.is_open() {
+            return true;
+        }
+        let itself = current();
+        self.threads.lock().push_back(itself.clone());
+        while !self.is_open() {
+            park_timeout(pause);
+            if !self.is_open() && !goes_on() {
+                // Whoever wakes the next one must not find a thread that is not there.
+                self.threads.lock().retain(|thread| thread.id() != itself.id());
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether the batch has run; if not, `waker` is woken then.

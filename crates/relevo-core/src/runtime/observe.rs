@@ -264,6 +264,7 @@ impl Work {
         }
         self.ended = true;
         self.unmute(column);
+        self.forget(column);
         if let Some(last) = last
             && self.layout.recorded
             && flags.has(Flags::RECORDED)
@@ -276,8 +277,9 @@ impl Work {
 }
 
 fn no_open_step(actor: &Actor) -> Error {
-    Error::State(format!(
-        "observe was called for actor {}, which has no open step; call act first, and observe once after each act",
-        actor.id()
-    ))
+    let id = actor.id();
+    let error = format!(
+        "observe was called for actor {id}, which has no open step; call act first, and observe once after each act"
+    );
+    Error::State(error).of_actor(id)
 }

@@ -60,6 +60,23 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Adds what another router has counted.
+    pub(super) fn add(&self, other: &Self) {
+        for (counter, more) in [
+            (&self.batches, &other.batches),
+            (&self.rows, &other.rows),
+            (&self.failed, &other.failed),
+            (&self.queue_nanoseconds, &other.queue_nanoseconds),
+            (&self.inference_nanoseconds, &other.inference_nanoseconds),
+            (&self.restarts, &other.restarts),
+        ]
+        .into_iter()
+        .chain(self.sizes.iter().zip(&other.sizes))
+        {
+            counter.fetch_add(more.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn count(&self, rows: usize, failed: usize, queued: u64, spent: Duration) {
         let bucket = SIZES.iter().position(|bound| rows <= *bound).unwrap_or(SIZES.len());
         for (counter, value) in [

@@ -7,7 +7,12 @@ use std::sync::{
 
 use parking_lot::Mutex;
 
-use super::{actor::Actor, batcher::Batcher, config::Batching, router::Router};
+use super::{
+    actor::Actor,
+    batcher::Batcher,
+    config::Batching,
+    router::{Counters, Router},
+};
 use crate::{
     error::{Error, Result},
     policy::PolicySlot,
@@ -29,6 +34,10 @@ struct State {
     count: usize,
     devices: Vec<Device>,
     running: bool,
+    /// Routers that were taken away, and that somebody still holds: a caller may be running a batch of theirs.
+    leaving: Vec<Arc<Router>>,
+    /// What the others of those have counted.
+    retired: Counters,
 }
 
 #[derive(Debug)]
@@ -49,7 +58,8 @@ pub(super) struct Place {
 
 impl Routers {
     pub(super) fn new(count: usize, batching: Batching, seed: u64) -> Self {
-        let state = State { count, devices: Vec::new(), running: false };
+        let state =
+            State { count, devices: Vec::new(), running: false, leaving: Vec::new(), retired: Counters::default() };
         Self { batching, seed, state: Mutex::new(state), placement: AtomicU64::new(1) }
     }
 
@@ -63,11 +73,17 @@ impl Routers {
         self.state.lock().count
     }
 
-    /// All of them while the agent runs, each with the number of actors placed there.
-    pub(super) fn all(&self) -> Vec<(Arc<Router>, usize)> {
-        let state = self.state.lock();
+    /// All of them while the agent runs, each with the number of actors placed there, and what those that were taken away have
+    /// counted.
+    pub(super) fn all(&self) -> (Vec<(Arc<Router>, usize)>, Counters) {
+        let mut state = self.state.lock();
+        state.retire();
+        let gone = Counters::default();
+        gone.add(&state.retired);
+        state.leaving.iter().for_each(|router| gone.add(&router.counters));
         let devices = state.devices.iter();
-        devices.flat_map(|device| device.routers.iter().cloned().zip(device.placed.iter().copied())).collect()
+        let routers = devices.flat_map(|device| device.routers.iter().cloned().zip(device.placed.iter().copied()));
+        (routers.collect(), gone)
     }
 
     /// Starts the threads.
@@ -149,6 +165,8 @@ impl Routers {
                 return Err(error);
             }
         };
+        state.retire();
+        state.leaving.extend(gone.iter().cloned());
         state.spread(actors);
         self.placement.fetch_add(1, Ordering::AcqRel);
         tracing::info!(routers = count, "there are {count} routers for each device from now on");
@@ -160,6 +178,7 @@ impl Routers {
         let mut state = self.state.lock();
         state.running = false;
         let routers: Vec<_> = state.devices.iter_mut().flat_map(|device| std::mem::take(&mut device.routers)).collect();
+        state.leaving.extend(routers.iter().cloned());
         drop(state);
         for router in routers {
             router.stop(Some(error));
@@ -177,6 +196,13 @@ impl State {
             self.devices.len() - 1
         });
         &mut self.devices[at]
+    }
+
+    /// Takes over what routers have counted that nobody holds any more, and that count no more.
+    fn retire(&mut self) {
+        for router in self.leaving.extract_if(.., |router| Arc::strong_count(router) == 1) {
+            self.retired.add(&router.counters);
+        }
     }
 
     /// Starts the routers that are missing; gives those that are too many.

@@ -5,7 +5,11 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::{batch::NamedTensors, group::Work};
+use super::{
+    batch::NamedTensors,
+    group::Work,
+    memory::{Memory, nan_state},
+};
 use crate::{
     error::{Error, Result},
     policy::{HeadError, HeadRequest, HeadRows, PooledWorker},
@@ -40,16 +44,19 @@ impl Work {
             .map(|(column, buffer)| &buffer.as_slice()[scaled(column.row_bytes())])
             .collect();
         let mask = masked.then(|| &self.block.masks[scaled(self.layout.mask.unwrap_or(0))]);
-        let mut result = worker.forward(rows, &observations, mask).map_err(|error| {
+        let memory = &mut self.memories[index];
+        memory.adopt(&version.memory);
+        let memory = &self.memories[index];
+        let mut result = worker.forward(rows, &observations, mask, &memory.states()).map_err(|error| {
             let text =
                 format!("policy `{}` (version {}) failed on a batch of {rows}: {error}", slot.name(), version.version);
-            match culprit(&mut worker, schema, rows, &observations, mask) {
+            match culprit(&mut worker, schema, rows, &observations, mask, memory) {
                 None => Error::Inference(text).into(),
                 Some(row) => {
                     let column = segment.from + row;
                     let (actor, row) = (self.layout.actors[column].id, self.caller_row(column));
                     let error = Error::Inference(format!("{text}; alone, it fails for actor {actor} (row {row})"));
-                    Failure { error, column: Some(column) }
+                    Failure { error: error.of_actor(actor), column: Some(column) }
                 }
             }
         });
@@ -75,26 +82,42 @@ impl Work {
                 HeadError::Request(reason) => Error::Contract(format!("policy `{}`: {reason}", slot.name())).into(),
                 HeadError::Row { row, what } => {
                     let column = segment.from + row;
+                    let actor = self.layout.actors[column].id;
                     let error = Error::Inference(format!(
-                        "policy `{}` (version {}) {what} actor {} (row {}); nothing was recorded for this call",
+                        "policy `{}` (version {}) {what} actor {actor} (row {}); nothing was recorded for this call",
                         slot.name(),
                         version.version,
-                        self.layout.actors[column].id,
                         self.caller_row(column)
                     ));
-                    Failure { error, column: Some(column) }
+                    Failure { error: error.of_actor(actor), column: Some(column) }
                 }
             });
+        }
+        if result.is_ok()
+            && let Some((row, state)) = nan_state(&version.memory, &worker, rows)
+        {
+            let column = segment.from + row;
+            let actor = self.layout.actors[column].id;
+            let error = Error::Inference(format!(
+                "policy `{}` (version {}) gave NaN in the state `{state}` for actor {actor} (row {}); nothing was recorded for \
+                 this call, and what it remembers stays as it was",
+                slot.name(),
+                version.version,
+                self.caller_row(column)
+            ));
+            result = Err(Failure { error: error.of_actor(actor), column: Some(column) });
         }
         slot.count(rows, started.elapsed(), result.is_err());
         result?;
         let segments = self.layout.segments.len();
         self.block.versions[row * segments + index] = version.version;
-        Ok(keep_outputs.then(|| {
+        let raw = keep_outputs.then(|| {
             let named = version.head.wanted().iter().zip(worker.outputs());
             let outputs = &version.loaded.contract.outputs;
             named.map(|(index, tensor)| (outputs[*index].spec.name.clone(), tensor.copy())).collect()
-        }))
+        });
+        self.memories[index].catch(&mut worker);
+        Ok(raw)
     }
 }
 
@@ -105,6 +128,7 @@ fn culprit(
     rows: usize,
     observations: &[&[u8]],
     mask: Option<&[u8]>,
+    memory: &Memory,
 ) -> Option<usize> {
     (0..rows).find(|row| {
         let one = |bytes: &'_ [u8], size: usize| row * size..(row * size + size).min(bytes.len());
@@ -112,7 +136,7 @@ fn culprit(
         let observation: SmallVec<[&[u8]; 8]> =
             columns.map(|(column, bytes)| &bytes[one(bytes, column.row_bytes())]).collect();
         let mask = mask.map(|mask| &mask[one(mask, mask.len() / rows)]);
-        worker.forward(1, &observation, mask).is_err()
+        worker.forward(1, &observation, mask, &memory.of_one(*row).states()).is_err()
     })
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     agent::Agent,
-    router::{Router, SIZES},
+    router::{Counters, Router, SIZES},
 };
 use crate::{error::Result, trajectory::RecorderStats};
 
@@ -39,6 +39,13 @@ pub struct RouterReport {
     pub actors: usize,
     /// Rows that wait for their batch to go.
     pub queue: usize,
+    /// What it has counted since it started.
+    pub counts: RouterCounts,
+}
+
+/// What routers count.
+#[derive(Debug, Clone)]
+pub struct RouterCounts {
     /// Batches, whether its thread ran them or a caller.
     pub batches: u64,
     /// Rows in them.
@@ -64,6 +71,8 @@ pub struct AgentStats {
     pub actors_dropped: u64,
     /// The routers; none before the agent starts and after it ends.
     pub routers: Vec<RouterReport>,
+    /// What all routers together have counted that were taken away since the agent started.
+    pub retired_routers: RouterCounts,
     /// The policies: the named ones, then those of actors that brought a model of their own.
     pub policies: Vec<PolicyReport>,
     /// Steps of finished or interrupted episodes, whether they are in memory, on disk, or lost.
@@ -100,6 +109,7 @@ impl Agent {
                 errors: stats.errors.load(Ordering::Relaxed),
             }
         });
+        let (routers, retired) = self.shared.routers.all();
         let recorded = self.shared.recorder().map(|recorder| recorder.stats());
         let count = |counter: fn(&RecorderStats) -> &AtomicU64| {
             recorded.map_or(0, |stats| counter(stats).load(Ordering::Relaxed))
@@ -107,7 +117,8 @@ impl Agent {
         Ok(AgentStats {
             actors: table.by_id.len(),
             actors_dropped: self.shared.dropped.load(Ordering::Relaxed),
-            routers: self.shared.routers.all().iter().map(|(router, actors)| report(router, *actors)).collect(),
+            routers: routers.iter().map(|(router, actors)| report(router, *actors)).collect(),
+            retired_routers: counts(&retired),
             policies: policies.collect(),
             steps_recorded: count(|stats| &stats.steps),
             steps_written: count(|stats| &stats.steps_written),
@@ -126,15 +137,20 @@ impl Agent {
 }
 
 fn report(router: &Router, actors: usize) -> RouterReport {
-    let counters = &router.counters;
-    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let seconds = |counter: &AtomicU64| Duration::from_nanos(count(counter)).as_secs_f64();
-    let bounds = SIZES.iter().copied().chain([usize::MAX]);
     RouterReport {
         device: router.device.to_string(),
         index: router.index,
         actors,
         queue: router.queue(),
+        counts: counts(&router.counters),
+    }
+}
+
+fn counts(counters: &Counters) -> RouterCounts {
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let seconds = |counter: &AtomicU64| Duration::from_nanos(count(counter)).as_secs_f64();
+    let bounds = SIZES.iter().copied().chain([usize::MAX]);
+    RouterCounts {
         batches: count(&counters.batches),
         rows: count(&counters.rows),
         failed: count(&counters.failed),

@@ -3,5 +3,5 @@
 pub(super) use parking_lot::Mutex;
 pub(super) use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread::{Thread, current, park},
+    thread::{Thread, current, park, park_timeout},
 };

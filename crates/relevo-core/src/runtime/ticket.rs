@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use super::{
@@ -77,6 +78,9 @@ pub(super) struct Lane {
 /// with 64 Python threads on 2 cores: 140,000, 175,000 and 165,000 calls a second.
 const BATONS: usize = 2;
 
+/// How often a caller that waits looks after other things. Short enough for Ctrl-C to feel immediate.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// A call soon after an action comes within this, in nanoseconds.
 const SOON: u64 = 100_000;
 
@@ -88,11 +92,7 @@ impl Lane {
         actor: &Actor,
         policy: &Arc<PolicySlot>,
     ) -> Result<(Arc<Batcher>, Arc<Seat>)> {
-        let placement = agent.routers.placement();
-        if self.placement != placement {
-            self.leave();
-            self.placement = placement;
-        }
+        self.follow(agent, actor, policy);
         if let Some((batcher, seat)) = &self.at {
             return Ok((batcher.clone(), seat.clone()));
         }
@@ -100,6 +100,27 @@ impl Lane {
         let seat = Seat::new(&batcher);
         self.at = Some((batcher.clone(), seat.clone()));
         Ok((batcher, seat))
+    }
+
+    /// Has the batch that the actor's call waits in go now.
+    pub(super) fn hurry(&self) {
+        if let Some((batcher, _)) = &self.at {
+            batcher.hurry_all();
+        }
+    }
+
+    /// Leaves the batcher where the actor has been placed elsewhere since it came there.
+    pub(super) fn follow(&mut self, agent: &AgentShared, actor: &Actor, policy: &Arc<PolicySlot>) {
+        let placement = agent.routers.placement();
+        if self.placement == placement {
+            return;
+        }
+        let batcher = agent.routers.batcher(actor, policy);
+        let stays = matches!((&self.at, &batcher), (Some((known, _)), Some(batcher)) if Arc::ptr_eq(known, batcher));
+        if !stays {
+            self.leave();
+        }
+        self.placement = placement;
     }
 
     /// Tells the batcher that the actor will not call there again.
@@ -122,7 +143,9 @@ impl ActCall<'_> {
             return Err(still_waiting(&group.actors[0]));
         }
         let GroupState { work: Some(work), lane, .. } = &mut *guard else { return Err(unprepared()) };
-        let ([policy], [stream]) = (&work.policies[..], &work.streams[..]) else { return Err(unprepared()) };
+        let ([policy], [stream], [memory]) = (&work.policies[..], &work.streams[..], &mut work.memories[..]) else {
+            return Err(unprepared());
+        };
         for (column, bytes) in work.layout.schema().observations.iter().zip(request.observations) {
             if let Some(element) = first_nan(bytes, column.dtype) {
                 return Err(work.nan(column, 0, element));
@@ -136,6 +159,7 @@ impl ActCall<'_> {
                 mask: request.mask,
                 deterministic: request.deterministic,
                 stream: *stream,
+                memory,
                 came,
             };
             if caller == Caller::Blocks {
@@ -147,6 +171,7 @@ impl ActCall<'_> {
             // The router was taken away since; where the agent stops, there is no other one.
             lane.at = None;
         };
+        memory.sent = true;
         group.waiting.store(true, Ordering::Release);
         Ok(Ticket {
             group: group.clone(),
@@ -172,7 +197,7 @@ impl Ticket {
     /// removed meanwhile; [`Error::State`] where the agent was shut down.
     pub fn wait(mut self) -> Result<Arc<ActionResults>> {
         if let Some(batch) = &self.batch {
-            self.await_answer(batch);
+            self.await_answer(batch, None)?;
             // Two by two, all are awake soon.
             batch.latch.wake(2, self.batcher.now());
         }
@@ -181,22 +206,39 @@ impl Ticket {
 
     /// The same for threads that need a lock when they go on, as that of the Python interpreter: they are woken one after the
     /// other. The baton is for the caller to keep or drop once it has the lock.
-    pub fn wait_in_turn(mut self) -> (Result<Arc<ActionResults>>, Option<Baton>) {
-        let baton = self.batch.as_ref().and_then(|batch| {
-            self.await_answer(batch);
-            Baton::new(&self.batcher, batch, self.soon)
-        });
-        (self.finish(), baton)
+    ///
+    /// `keep_waiting`, if there is one, is called now and then while the thread sleeps; an error of its cancels the call.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`], and that of `keep_waiting`.
+    pub fn wait_in_turn(
+        mut self,
+        keep_waiting: Option<&mut dyn FnMut() -> Result<()>>,
+    ) -> (Result<Arc<ActionResults>>, Option<Baton>) {
+        let Some(batch) = &self.batch else { return (self.finish(), None) };
+        let awaited = self.await_answer(batch, keep_waiting);
+        // Also where the call is cancelled: it may have been woken just then.
+        let baton = Baton::new(&self.batcher, batch, self.soon);
+        (awaited.and_then(|()| self.finish()), baton)
     }
 
-    fn await_answer(&self, batch: &Arc<Batch>) {
+    fn await_answer(&self, batch: &Arc<Batch>, keep_waiting: Option<&mut dyn FnMut() -> Result<()>>) -> Result<()> {
         Baton::pass_on();
         if self.runs {
             self.batcher.run(batch);
             batch.latch.wake(BATONS, self.batcher.now());
-        } else {
-            batch.latch.wait();
+            return Ok(());
         }
+        let Some(keep_waiting) = keep_waiting else {
+            batch.latch.wait();
+            return Ok(());
+        };
+        let mut ended = Ok(());
+        batch.latch.wait_while(PAUSE, || {
+            ended = keep_waiting();
+            ended.is_ok()
+        });
+        ended
     }
 
     /// The pass that the call shares with others.
@@ -226,15 +268,19 @@ impl Ticket {
         let actor = &self.group.actors[0];
         let mut state = self.group.state.lock();
         self.group.waiting.store(false, Ordering::Release);
-        let GroupState { work: Some(work), lane, .. } = &mut *state else { return Err(unprepared().into()) };
+        let GroupState { work: Some(work), lane, leased } = &mut *state else { return Err(unprepared().into()) };
         lane.answered = self.batcher.now();
         if is_expected(self.caller) {
             self.seat.go_out(batch.epoch());
         }
+        if *leased {
+            lane.follow(&self.agent, actor, &self.batcher.slot);
+        } else {
+            // It was removed, or assigned to another policy, while this call waited.
+            self.seat.leave();
+        }
         let rows = &*batch.rows();
         if actor.is_removed() {
-            // Its lane was left when it was removed, while this call waited.
-            self.seat.leave();
             return Err(Error::ActorNotFound {
                 id: actor.id(),
                 hint: "it was removed while its call waited, and nothing was recorded".into(),
@@ -243,10 +289,11 @@ impl Ticket {
         }
         self.agent.check_phase()?;
         if let Some(error) = rows.failure(self.row) {
-            let told = |reason: &String| format!("actor {}: {reason}; nothing was recorded", actor.id());
             return Err(match error {
                 Error::Inference(reason) => {
-                    Failure { error: Error::Inference(told(reason)), of_policy: rows.policy_failed }
+                    let id = actor.id();
+                    let error = Error::Inference(format!("actor {id}: {reason}; nothing was recorded")).of_actor(id);
+                    Failure { error, of_policy: rows.policy_failed }
                 }
                 other => other.clone().into(),
             });

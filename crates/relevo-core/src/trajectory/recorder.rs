@@ -76,6 +76,7 @@ pub struct RecorderStats {
 
 enum Message {
     Block { block: Block, spares: Spares },
+    LastBlock(Block),
     Interrupt(u32),
     Model(ModelInfo),
     Flush(Sender<()>),
@@ -186,20 +187,34 @@ impl Recorder {
 
     /// Sends a sealed block; waits while the recorder is behind. It comes back, emptied, through `spares`.
     pub fn submit(&self, block: Block, spares: Spares) {
+        self.await_room(&block);
+        self.submit_now(block, spares);
+    }
+
+    /// Sends the last block of its actors: their open episodes end with it as interrupted ones. Waits while the recorder is
+    /// behind.
+    pub fn submit_last(&self, block: Block) {
+        self.await_room(&block);
+        self.send(block, Message::LastBlock);
+    }
+
+    fn await_room(&self, block: &Block) {
         let bytes = block.layout.bytes(block.capacity);
         let mut queued = self.shared.queued.lock();
         while *queued > 0 && *queued + bytes > QUEUE_BYTES && !self.shared.ended.load(Ordering::Acquire) {
             // Woken by the recorder; the time-out is for one that ends without a word.
             self.shared.room.wait_for(&mut queued, Duration::from_millis(50));
         }
-        drop(queued);
-        self.submit_now(block, spares);
     }
 
     /// Sends a sealed block without waiting.
     pub fn submit_now(&self, block: Block, spares: Spares) {
+        self.send(block, |block| Message::Block { block, spares });
+    }
+
+    fn send(&self, block: Block, message: impl FnOnce(Block) -> Message) {
         *self.shared.queued.lock() += block.layout.bytes(block.capacity);
-        if self.sender.send(Message::Block { block, spares }).is_err() {
+        if self.sender.send(message(block)).is_err() {
             self.shared.tell(gone());
         }
     }
@@ -316,11 +331,15 @@ impl Worker {
         loop {
             match self.receiver.recv_timeout(TICK.saturating_sub(self.last_tick.elapsed())) {
                 Ok(Message::Block { mut block, spares }) => {
-                    self.cut(&block);
+                    self.cut(&block, false);
                     self.shared.taken(block.layout.bytes(block.capacity));
                     block.clear();
                     // A spare too many is dropped.
                     drop(spares.push(block));
+                }
+                Ok(Message::LastBlock(block)) => {
+                    self.cut(&block, true);
+                    self.shared.taken(block.layout.bytes(block.capacity));
                 }
                 Ok(Message::Interrupt(ordinal)) => self.interrupt(ordinal),
                 Ok(Message::Model(model)) => self.write(|writer| writer.add_model(model)),
@@ -341,15 +360,18 @@ impl Worker {
         }
     }
 
-    /// Cuts the block's columns into episodes.
-    fn cut(&mut self, block: &Block) {
+    /// Cuts the block's columns into episodes. Those that are open at the end of the `last` one are interrupted one by one: kept
+    /// open until the run closes, those of a million actors would all need memory of their own at a time.
+    fn cut(&mut self, block: &Block, last: bool) {
         let columns = block.layout.columns();
         let finals = Finals::new(block);
         for (index, segment) in block.layout.segments.iter().enumerate() {
             for column in segment.from..segment.until {
-                let mut from = None;
+                let ordinal = block.layout.actors[column].ordinal;
+                let (mut from, mut acted) = (None, false);
                 for row in 0..=block.rows {
                     let flags = Flags(if row < block.rows { block.flags[row * columns + column] } else { 0 });
+                    acted |= flags.has(Flags::ACTED);
                     if flags.has(Flags::RECORDED) {
                         from.get_or_insert(row);
                         if !flags.ended() {
@@ -360,7 +382,6 @@ impl Worker {
                         let until = if flags.has(Flags::RECORDED) { row + 1 } else { row };
                         self.append(block, column, index, from..until);
                     }
-                    let ordinal = block.layout.actors[column].ordinal;
                     if flags.has(Flags::RECORDED) {
                         let last = if flags.has(Flags::FINAL) { finals.get(row, column) } else { None };
                         let end = End {
@@ -373,6 +394,10 @@ impl Worker {
                         // The environment moved on by an unrecorded step: what follows is not a continuation.
                         self.interrupt(ordinal);
                     }
+                }
+                // The steps of one that has not acted here may be in a later block, of another group.
+                if last && acted {
+                    self.interrupt(ordinal);
                 }
             }
         }

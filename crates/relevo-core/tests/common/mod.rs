@@ -10,6 +10,8 @@
     reason = "test code, of which each user uses a part"
 )]
 
+pub mod made;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -48,6 +50,8 @@ pub struct Linear {
     pub panics_on: Option<f32>,
     /// What becomes of new sessions: they are made, they fail, or making them panics.
     pub sessions: Sessions,
+    /// Forward passes so far.
+    pub passes: Arc<AtomicUsize>,
 }
 
 /// What becomes of new sessions, and how many were asked for.
@@ -106,6 +110,7 @@ impl Linear {
             fails_on: None,
             panics_on: None,
             sessions: Sessions::default(),
+            passes: Arc::default(),
         }
     }
 
@@ -155,7 +160,8 @@ struct LinearSession(Linear);
 
 impl Session for LinearSession {
     fn forward(&mut self, inputs: &[TensorView<'_>], wanted: &[usize], outputs: &mut [Tensor]) -> Result<()> {
-        let Linear { weights, fails_on, panics_on, .. } = &self.0;
+        let Linear { weights, fails_on, panics_on, passes, .. } = &self.0;
+        passes.fetch_add(1, Ordering::SeqCst);
         let rows = inputs[0].shape[0];
         let (width, columns) = (inputs[0].shape[1], weights.len() / inputs[0].shape[1]);
         let observations: &[f32] = bytemuck::cast_slice(inputs[0].bytes);

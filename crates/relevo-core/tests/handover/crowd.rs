@@ -3,6 +3,7 @@
 use std::{
     sync::Arc,
     task::{Wake, Waker},
+    time::Duration,
 };
 
 use shuttle::{
@@ -21,6 +22,8 @@ use crate::{
 pub struct Crowd {
     /// Actors whose threads block.
     pub blocking: usize,
+    /// How many of those give up waiting now and then.
+    pub giving_up: usize,
     /// Actors whose threads poll.
     pub polling: usize,
     /// Actors of one event loop.
@@ -67,7 +70,7 @@ impl Crowd {
         if !self.closes {
             // Rows whose callers cancelled wait for their batch alone.
             let left = batcher.stop();
-            assert!(left == 0 || self.polling > 0, "{left} batches were left waiting");
+            assert!(left == 0 || self.polling > 0 || self.giving_up > 0, "{left} batches were left waiting");
         }
         router.join().unwrap();
         batcher.clock.end();
@@ -84,8 +87,16 @@ impl Crowd {
             if entry.runs {
                 batcher.run(&entry.batch);
                 entry.batch.latch.wake(2, batcher.clock.now());
-            } else {
+            } else if actor >= self.giving_up {
                 entry.batch.latch.wait();
+            } else if !entry.batch.latch.wait_while(Duration::ZERO, || thread_rng().gen_bool(0.5)) {
+                // As `Baton::new` does, for the case that it was woken just then.
+                if entry.batch.latch.sleeps_since().is_some() {
+                    batcher.pass_on(hold(&entry.batch));
+                }
+                batcher.cancel(entry);
+                epoch = NEVER;
+                continue;
             }
             epoch = entry.check((actor, call));
             match thread_rng().gen_range(0..3) {

@@ -28,6 +28,7 @@ use sync::Fault;
 /// Everyone calls again until it leaves, and passes the baton on: nobody ever needs the clock.
 const ORDERLY: Crowd = Crowd {
     blocking: 3,
+    giving_up: 0,
     polling: 0,
     turning: 0,
     calls: 3,
@@ -54,8 +55,11 @@ const CARELESS: Crowd = Crowd { blocking: 4, waking_patience: 8, lose_batons: tr
 /// The same, in batches that the router runs: it wakes one thread, and no more.
 const RELAYED: Crowd = Crowd { blocking: 3, polling: 1, patience: 12, ..CARELESS };
 
+/// Threads that give up waiting.
+const INTERRUPTED: Crowd = Crowd { giving_up: 3, most_rows: 2, ..ORDERLY };
+
 /// Everything at once, and closed in the midst.
-const CLOSED: Crowd = Crowd { waking_patience: 8, lose_batons: true, closes: true, ..IMPATIENT };
+const CLOSED: Crowd = Crowd { waking_patience: 8, giving_up: 2, lose_batons: true, closes: true, ..IMPATIENT };
 
 fn run(crowd: Crowd, scheduler: impl Scheduler + 'static, persistence: FailurePersistence) {
     let mut config = Config::new();
@@ -108,6 +112,11 @@ fn batons_that_are_lost_are_made_up_for() {
 #[test]
 fn batons_that_are_lost_are_made_up_for_where_the_router_runs_batches() {
     hold_up(RELAYED, 12_000);
+}
+
+#[test]
+fn threads_that_give_up_harm_nobody() {
+    hold_up(INTERRUPTED, 12_000);
 }
 
 #[test]
@@ -220,6 +229,11 @@ fn a_batch_that_is_out_of_patience_as_another_one_ends_is_found() {
 #[test]
 fn a_crowd_that_is_never_told_who_left_is_found() {
     assert!(found(Fault::LeaveIsSilent, ORDERLY).contains("deadlock"));
+}
+
+#[test]
+fn a_thread_that_is_gone_and_is_woken_for_another_one_is_found() {
+    assert!(found(Fault::LostThread, INTERRUPTED).contains("deadlock"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::{
         Arc, PoisonError,
         atomic::{AtomicUsize, Ordering as StdOrdering},
     },
+    time::Duration,
 };
 
 use shuttle::{
@@ -33,6 +34,8 @@ pub enum Fault {
     FinishIsLate,
     /// Whoever leaves does not tell the router that nobody is waited for any more.
     LeaveIsSilent,
+    /// A thread that gives up waiting is not found among those that wait.
+    LostThread,
     /// The router does not wake those who wait for a baton that was lost.
     RouterIgnoresSleepers,
     /// The one that closes the hand-over forgets the batches that wait.
@@ -84,6 +87,15 @@ impl Thread {
         }
     }
 
+    pub fn id(&self) -> usize {
+        static NOBODY: AtomicUsize = AtomicUsize::new(0);
+        if suffers(Fault::LostThread) {
+            // No address is that low.
+            return NOBODY.fetch_add(1, StdOrdering::Relaxed) % 4_096;
+        }
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// The same, and never at fault.
     pub fn wake(&self) {
         let (token, given) = &*self.0;
@@ -104,6 +116,15 @@ pub fn park() {
     let (token, given) = &*current().0;
     let token = given.wait_while(token.lock(), |token| !*token);
     *token.unwrap_or_else(PoisonError::into_inner) = false;
+}
+
+/// The time is over at once or never: how long it was is for the scheduler to say.
+pub fn park_timeout(_: Duration) {
+    if thread_rng().gen_bool(0.5) {
+        park();
+    } else {
+        shuttle::thread::yield_now();
+    }
 }
 
 #[derive(Debug, Default)]

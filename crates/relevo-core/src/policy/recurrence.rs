@@ -1,0 +1,384 @@
+//! Recurrence: which inputs take what the step before gave, and which outputs give it. Names tell of candidates; what forward
+//! passes show decides.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use super::{
+    backend::{Model, StateLink},
+    contract::{Batch, InputContract, OutputShape, Probe, fill_ones, probe_input},
+    convention::{self, InputRole, OutputRole},
+};
+use crate::{
+    error::{Error, Result},
+    spec::{DType, Dim, TensorSpec, shape_text},
+    tensor::Tensor,
+};
+
+/// Floats of a batch and of single rows may differ by this, absolute and relative: other sizes are summed in another order.
+const TOLERANCE: f64 = 1e-3;
+
+/// Names that a state may have, and an observation as well. `state` is not among them: it is a name for observations.
+const WEAK_NAMES: [&str; 14] = [
+    "h",
+    "c",
+    "hx",
+    "cx",
+    "hidden",
+    "hidden_states",
+    "cell",
+    "cell_states",
+    "memory",
+    "memories",
+    "rnn_state",
+    "rnn_hidden",
+    "lstm_state",
+    "lstm_states",
+];
+
+/// What is known of a model's memory.
+#[derive(Debug, Default)]
+pub(super) struct Recurrence {
+    /// States that are to be handed on.
+    pub(super) links: Vec<StateLink>,
+    /// Whether anything depends on a state, or a state changes on its way.
+    pub(super) recurrent: bool,
+    /// All pairs of an input and an output, also those that the model merely hands through.
+    pub(super) pairs: Vec<(usize, usize)>,
+    /// State inputs on which outputs depend, though none gives their next value.
+    pub(super) unlinked: Vec<usize>,
+    /// Inputs that might have been states by their names, and are none.
+    pub(super) acquitted: Vec<usize>,
+    /// Which outputs are drawn at random.
+    pub(super) random: Vec<bool>,
+}
+
+impl Recurrence {
+    /// Takes all suspects for what their names say first.
+    pub(super) fn release(&mut self, suspects: &[usize]) {
+        self.links.retain(|link| !suspects.contains(&link.input));
+        self.recurrent = !(self.links.is_empty() && self.unlinked.is_empty());
+        self.pairs.retain(|(input, _)| !suspects.contains(input));
+        self.acquitted = suspects.to_vec();
+    }
+}
+
+/// The output that `roles` gives for a state input: `state:NAME`.
+pub(super) fn named_output(role: &str) -> Option<&str> {
+    role.strip_prefix("state:")
+}
+
+/// Gives the role of a state to inputs that the backend or their names tell of; those that only may be states are returned.
+pub(super) fn suspect(inputs: &mut [InputContract], model: &dyn Model, roles: &BTreeMap<String, String>) -> Vec<usize> {
+    let mut suspects = Vec::new();
+    for (at, input) in inputs.iter_mut().enumerate() {
+        let name = &input.spec.name;
+        if roles.contains_key(name) {
+            continue;
+        }
+        if model.states().iter().any(|link| link.input == at) {
+            input.role = InputRole::State;
+            input.reason = "the model's own account of its states".into();
+        } else if input.role == InputRole::Observation
+            && let Some(reason) = suspicion(name, model.outputs())
+        {
+            input.role = InputRole::State;
+            input.reason = reason;
+            suspects.push(at);
+        }
+    }
+    suspects
+}
+
+/// Why an input might be a state.
+fn suspicion(name: &str, outputs: &[TensorSpec]) -> Option<String> {
+    let partner = outputs.iter().find(|output| is_partner(name, &output.name));
+    if let Some(output) = partner {
+        return Some(format!("the output `{}` is named like it, and of its shape", output.name));
+    }
+    let is_in_tuple = name.rsplit_once('.').is_some_and(|(_, at)| at.parse::<usize>().is_ok());
+    (is_in_tuple || WEAK_NAMES.contains(&name.to_ascii_lowercase().as_str()))
+        .then(|| "an output of its shape changes with it".into())
+}
+
+/// Whether `output` is what exporters call the next value of `input`.
+fn is_partner(input: &str, output: &str) -> bool {
+    let (input, output) = (input.to_ascii_lowercase(), output.to_ascii_lowercase());
+    let swapped = |from: &str, to: &str| -> Option<String> {
+        let (before, after) = input.rsplit_once(from)?;
+        // `in` as a word of its own: `state_in_0`, and not `state_inner`.
+        let ends = after.is_empty() || !after.starts_with(|next: char| next.is_ascii_alphabetic());
+        ends.then(|| format!("{before}{to}{after}"))
+    };
+    let known: [(&str, &str); 5] =
+        [("h0", "hn"), ("c0", "cn"), ("hx", "hy"), ("cx", "cy"), ("rnn_states", "output_rnn_states")];
+    known.iter().any(|(from, to)| input == *from && output == *to)
+        || [("_ins", "_outs"), ("_in", "_out"), ("_input", "_output")]
+            .iter()
+            .any(|(from, to)| swapped(from, to).is_some_and(|name| name == output))
+        || [format!("{input}_out"), format!("output_{input}"), format!("new_{input}"), format!("next_{input}")]
+            .contains(&output)
+}
+
+/// The axes that may count the rows of a state, the likeliest first. Empty where the declaration has more than one that it
+/// leaves open.
+pub(super) fn batch_axes(spec: &TensorSpec, symbol: Option<&str>) -> Vec<usize> {
+    let axes = |fits: &dyn Fn(&Dim) -> bool| -> Vec<usize> {
+        spec.shape.iter().enumerate().filter(|(_, dim)| fits(dim)).map(|(axis, _)| axis).collect()
+    };
+    let open = axes(&|dim| matches!(dim, Dim::Dynamic(_)));
+    let named =
+        axes(&|dim| matches!((dim, symbol), (Dim::Dynamic(name), Some(symbol)) if !name.is_empty() && name == symbol));
+    match (&open[..], &named[..]) {
+        ([axis], _) | (_, [axis]) => vec![*axis],
+        ([], _) => {
+            let mut ones = axes(&|dim| *dim == Dim::Fixed(1));
+            // States of torch's recurrent layers are [layers, batch, width].
+            ones.sort_by_key(|axis| (spec.shape.len() != 3 || *axis != 1, *axis));
+            ones
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Probe<'_> {
+    /// Finds out what the model remembers, given the shapes of its outputs.
+    pub(super) fn recurrence(
+        &mut self,
+        batch: &Batch,
+        shapes: &[OutputShape],
+        suspects: &[usize],
+        roles: &BTreeMap<String, String>,
+    ) -> Result<Recurrence> {
+        if !self.inputs.iter().any(|input| input.role == InputRole::State) {
+            return Ok(Recurrence::default());
+        }
+        let before = self.run_row(None)?;
+        let pairs = self.pair(batch, shapes, &before, suspects, roles)?;
+        let random = self.random_outputs(&before)?;
+        let mut found = Recurrence::default();
+        for (at, input) in self.inputs.iter().enumerate() {
+            if input.role != InputRole::State {
+                continue;
+            }
+            let after = self.run_row(Some(at))?;
+            let pair = pairs.iter().find(|(input, _)| *input == at).map(|(_, output)| *output);
+            let differs = |output: usize| !random[output] && before[output].bytes() != after[output].bytes();
+            let others = (0..before.len()).any(|output| Some(output) != pair && differs(output));
+            let Some(output) = pair else {
+                if suspects.contains(&at) {
+                    found.acquitted.push(at);
+                } else if others {
+                    found.unlinked.push(at);
+                    found.recurrent = true;
+                }
+                continue;
+            };
+            if suspects.contains(&at) && !differs(output) {
+                found.acquitted.push(at);
+                continue;
+            }
+            found.pairs.push((at, output));
+            let is_handed_through = before[output].bytes() == self.row(at, None).bytes()
+                && after[output].bytes() == self.row(at, Some(at)).bytes();
+            let known = self.model.states().iter().find(|link| link.input == at);
+            let initial = known.map(|link| link.initial.clone()).unwrap_or_default();
+            let is_memory = others || !is_handed_through;
+            found.recurrent |= is_memory;
+            // What is merely handed through is fed with zeros anyway.
+            if is_memory || initial.iter().any(|byte| *byte != 0) {
+                found.links.push(StateLink { input: at, output, initial });
+            }
+        }
+        found.random = random;
+        Ok(found)
+    }
+
+    /// Pairs every input that is a state, or may be one, with the output that gives its next value, where that shows.
+    fn pair(
+        &self,
+        batch: &Batch,
+        shapes: &[OutputShape],
+        outputs: &[Tensor],
+        suspects: &[usize],
+        roles: &BTreeMap<String, String>,
+    ) -> Result<Vec<(usize, usize)>> {
+        let specs = self.model.outputs();
+        let fits = |at: usize, output: usize| {
+            let input = &self.inputs[at];
+            let follows = match batch {
+                Batch::Dynamic { .. } => shapes[output].batch_axis == Some(input.batch_axis),
+                Batch::One { .. } => true,
+            };
+            follows && outputs[output].dtype() == input.spec.dtype && outputs[output].shape() == input.shape(1)
+        };
+        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        for link in self.model.states().iter().filter(|link| self.inputs[link.input].role == InputRole::State) {
+            if !fits(link.input, link.output) {
+                return Err(self.misfit("the model's own account", link.input, &specs[link.output].name));
+            }
+            pairs.push((link.input, link.output));
+        }
+        let is_free = |pairs: &[(usize, usize)], output: usize| pairs.iter().all(|(_, taken)| *taken != output);
+        let states = || (0..self.inputs.len()).filter(|at| self.inputs[*at].role == InputRole::State);
+
+        let is_paired = |pairs: &[(usize, usize)], at: usize| pairs.iter().any(|(paired, _)| *paired == at);
+        for at in states() {
+            if is_paired(&pairs, at) {
+                continue;
+            }
+            let name = &self.inputs[at].spec.name;
+            let given = roles.get(name).and_then(|role| named_output(role));
+            let output = match given {
+                Some(given) => {
+                    let output = specs.iter().position(|spec| spec.name == given);
+                    Some(output.filter(|output| fits(at, *output)).ok_or_else(|| self.misfit("`roles`", at, given))?)
+                }
+                None => (0..specs.len()).find(|output| {
+                    is_partner(name, &specs[*output].name) && is_free(&pairs, *output) && fits(at, *output)
+                }),
+            };
+            pairs.extend(output.map(|output| (at, output)));
+        }
+
+        // The rest by shape, in the file's order, where there are as many outputs as inputs of it.
+        let role = |output: usize| match roles.get(&specs[output].name) {
+            Some(role) => Some(Cow::Borrowed(role.as_str())),
+            None => convention::output_role(&specs[output].name).map(|(role, _)| Cow::Owned(role.to_string())),
+        };
+        let state = OutputRole::State.to_string();
+        let is_action = |output: usize| {
+            let names_action = |output| role(output).is_some_and(|role| role != state.as_str() && role != "constant");
+            output == 0 && !(0..specs.len()).any(names_action)
+        };
+        // Whether an output is called a state, or is not called anything.
+        let candidates = |pairs: &[(usize, usize)], at: usize, called: bool| -> Vec<usize> {
+            let is = |output: usize| match role(output) {
+                Some(role) => role == state.as_str(),
+                None => !called && !is_action(output),
+            };
+            (0..specs.len()).filter(|output| is(*output) && is_free(pairs, *output) && fits(at, *output)).collect()
+        };
+        for (called, suspected) in [(true, false), (false, false), (false, true)] {
+            for at in states() {
+                let is_alike = |other: usize| {
+                    let (input, other_input) = (&self.inputs[at], &self.inputs[other]);
+                    suspects.contains(&other) == suspected
+                        && input.spec.dtype == other_input.spec.dtype
+                        && input.batch_axis == other_input.batch_axis
+                        && input.row_shape == other_input.row_shape
+                };
+                let waits = |other: &usize| is_alike(*other) && !is_paired(&pairs, *other);
+                let alike: Vec<_> = states().filter(waits).collect();
+                let outputs = candidates(&pairs, at, called);
+                if alike.contains(&at) && alike.len() == outputs.len() {
+                    pairs.extend(alike.into_iter().zip(outputs));
+                }
+            }
+        }
+        Ok(pairs)
+    }
+
+    fn misfit(&self, who: &str, input: usize, output: &str) -> Error {
+        let (input, specs) = (&self.inputs[input], self.model.outputs());
+        let outputs: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
+        Error::Contract(format!(
+            "{who} says that `{output}` gives the next value of the state `{}`, but there is no output of that name that is {} of \
+             shape {} for each actor, with the same batch axis; the outputs are {}",
+            input.spec.name,
+            input.spec.dtype,
+            shape_text(&input.row_shape),
+            outputs.join(", ")
+        ))
+    }
+
+    /// Which outputs differ though the inputs are the same.
+    fn random_outputs(&mut self, before: &[Tensor]) -> Result<Vec<bool>> {
+        if self.model.facts().random_ops.is_empty() {
+            return Ok(vec![false; before.len()]);
+        }
+        // An action drawn among few may come out alike by chance.
+        let mut random = vec![false; before.len()];
+        for _ in 0..8 {
+            let again = self.run_row(None)?;
+            for (random, (before, again)) in random.iter_mut().zip(before.iter().zip(&again)) {
+                *random |= before.bytes() != again.bytes();
+            }
+        }
+        // Whole numbers beside random operators may be draws that luck made alike.
+        let is_whole = |output: &Tensor| !output.dtype().is_float();
+        random.iter_mut().zip(before).for_each(|(random, output)| *random |= is_whole(output));
+        Ok(random)
+    }
+
+    /// One row of input `at`; the state `marked` is full of ones.
+    fn row(&self, at: usize, marked: Option<usize>) -> Tensor {
+        let mut row = probe_input(&self.inputs[at], 1);
+        let known = self.model.states().iter().find(|link| link.input == at);
+        match known.map(|link| &link.initial).filter(|initial| initial.len() == row.bytes().len()) {
+            _ if marked == Some(at) => fill_ones(&mut row, self.inputs[at].spec.dtype),
+            Some(initial) => row.bytes_mut().copy_from_slice(initial),
+            None => {}
+        }
+        row
+    }
+
+    fn run_row(&mut self, marked: Option<usize>) -> Result<Vec<Tensor>> {
+        let inputs: Vec<_> = (0..self.inputs.len()).map(|at| self.row(at, marked)).collect();
+        self.run_on(&inputs)
+    }
+
+    /// An output of which two actors with memories of their own get from one batch what neither gets alone.
+    pub(super) fn mixed_output(&mut self, shapes: &[OutputShape], random: &[bool]) -> Result<Option<String>> {
+        let batch: Vec<_> = self.inputs.iter().map(varied_rows).collect();
+        let together = self.run_on(&batch)?;
+        for row in 0..2 {
+            let alone = self.alone(&batch, row)?;
+            for (output, shape) in shapes.iter().enumerate() {
+                if let Some(axis) = shape.batch_axis
+                    && !random[output]
+                    && !is_close(&together[output].row(axis, row), &alone[output])
+                {
+                    return Ok(Some(self.model.outputs()[output].name.clone()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn alone(&mut self, batch: &[Tensor], row: usize) -> Result<Vec<Tensor>> {
+        let rows: Vec<_> =
+            batch.iter().zip(self.inputs).map(|(tensor, input)| tensor.row(input.batch_axis, row)).collect();
+        self.run_on(&rows)
+    }
+}
+
+/// Two rows of a made-up input; states differ within and between them.
+fn varied_rows(input: &InputContract) -> Tensor {
+    let mut tensor = probe_input(input, 2);
+    if let (InputRole::State, DType::Float32) = (input.role, input.spec.dtype) {
+        for (index, value) in tensor.values_mut::<f32>().iter_mut().enumerate() {
+            *value = ((index * 4057) % 997) as f32 / 997.0 - 0.5;
+        }
+    }
+    tensor
+}
+
+/// Whether two tensors of one kind hold nearly the same floats. Other types are not compared: they are choices, which a rounding
+/// error may tip.
+fn is_close(left: &Tensor, right: &Tensor) -> bool {
+    let close = |left: f64, right: f64| {
+        // The first for numbers that are not finite.
+        left.to_bits() == right.to_bits() || (left - right).abs() <= TOLERANCE * (1.0 + right.abs())
+    };
+    match left.dtype() {
+        _ if left.bytes().len() != right.bytes().len() => false,
+        DType::Float32 => {
+            let pairs = left.values::<f32>().iter().zip(right.values::<f32>());
+            pairs.into_iter().all(|(left, right)| close(f64::from(*left), f64::from(*right)))
+        }
+        DType::Float64 => {
+            left.values::<f64>().iter().zip(right.values::<f64>()).all(|(left, right)| close(*left, *right))
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,84 @@
+// What the parts of the shim share.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/jit/api/module.h>
+
+#include "shim.h"
+
+namespace relevo_torch {
+
+// How the value of one argument is made of input tensors.
+struct Argument {
+    enum Kind { LEAF, FIXED, TUPLE, LIST, DICTIONARY };
+    Kind kind = FIXED;
+    size_t leaf = 0;
+    c10::IValue fixed;
+    std::vector<Argument> parts;
+    std::vector<std::string> keys;
+};
+
+// A tensor attribute that forward changes.
+struct State {
+    std::string name;
+    // Slots from the root object down to the attribute.
+    std::vector<size_t> path;
+    at::Tensor initial;
+};
+
+struct Program {
+    torch::jit::Module module;
+    c10::Device device = c10::kCPU;
+    int threads = 1;
+    std::string method;
+    std::vector<Argument> arguments;
+    // Whether the code may write to an input, one for each leaf.
+    std::vector<bool> writes;
+    std::vector<State> states;
+};
+
+// What an exception says, without the traces of torch's own code.
+std::string explain(const std::exception &error);
+relevo_message message(const std::string &text);
+
+// Runs `operation`, and gives what an exception says as a message.
+template <typename Operation>
+relevo_message guarded(Operation &&operation) {
+    try {
+        operation();
+        return nullptr;
+    } catch (const std::exception &error) {
+        return message(explain(error));
+    } catch (...) {
+        return message("an error of unknown kind");
+    }
+}
+
+inline void tell(relevo_each_text each, void *context, const std::string &text) {
+    each(context, text.data(), text.size());
+}
+
+inline void tell(relevo_each_tensor each, void *context, const std::string &name, const at::Tensor &tensor) {
+    each(context, name.data(), name.size(), static_cast<int32_t>(tensor.scalar_type()), tensor.sizes().data(),
+         tensor.sizes().size());
+}
+
+// The method's graph with everything that it calls put in place.
+std::shared_ptr<torch::jit::Graph> inlined(const torch::jit::Module &module, const std::string &method);
+
+// A copy of the module that shares every tensor but the states.
+torch::jit::Module copy_of(const torch::jit::Module &module);
+// The object that holds the attribute at the end of the path.
+c10::ivalue::Object &holder(const torch::jit::Module &module, const std::vector<size_t> &path);
+
+// Calls the method.
+c10::IValue call(const torch::jit::Module &module, const Program &program, const std::vector<at::Tensor> &leaves);
+
+// A tensor over the caller's memory.
+at::Tensor borrowed(const relevo_tensor &tensor);
+
+}  // namespace relevo_torch

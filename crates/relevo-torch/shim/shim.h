@@ -1,0 +1,70 @@
+// What tch lacks of TorchScript: modules from bytes, signatures, attributes, copies, and calls without detours.
+//
+// Functions that can fail return a message, which the caller frees by relevo_torch_free; null means that all went well.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "relevo_model_backend.h"
+
+namespace relevo_torch {
+struct Program;
+struct Session;
+}  // namespace relevo_torch
+
+extern "C" {
+using relevo_torch::Program;
+using relevo_torch::Session;
+
+typedef char *relevo_message;
+
+// Called for each of some texts, or tensors; types are numbers of c10::ScalarType.
+typedef void (*relevo_each_text)(void *context, const char *data, size_t size);
+typedef void (*relevo_each_tensor)(void *context, const char *name, size_t size, int32_t type, const int64_t *sizes,
+                                   size_t ndim);
+
+void relevo_torch_free(relevo_message message);
+
+// Loads a TorchScript archive. The device is one that torch knows; calls use so many threads.
+relevo_message relevo_torch_load(const void *data, size_t size, const char *device, int threads, Program **program);
+void relevo_torch_release(Program *program);
+
+void relevo_torch_methods(const Program *program, relevo_each_text each, void *context);
+// Parameters and buffers, in the file's order.
+void relevo_torch_tensors(const Program *program, relevo_each_tensor each, void *context);
+// The number that a method without arguments gives.
+relevo_message relevo_torch_number(const Program *program, const char *method, int64_t *number);
+
+// Chooses the method to call and lists its inputs. Optional tensors are inputs where their argument is named in `optional`.
+// Keys of dictionaries, and lengths of lists, are those that the code asks for.
+relevo_message relevo_torch_prepare(Program *program, const char *method, const relevo_text *optional,
+                                    size_t optional_count, relevo_each_text each_input, void *context);
+// Optional arguments of the method that would hold tensors.
+relevo_message relevo_torch_optional_arguments(const Program *program, const char *method, relevo_each_text each,
+                                               void *context);
+// Operators of the prepared method that draw random numbers.
+relevo_message relevo_torch_random_operators(const Program *program, relevo_each_text each, void *context);
+
+// Finds out what forward changes. `reset` names a method that puts it back, or is null.
+relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, const char *reset);
+// The tensors that forward changes, in order.
+void relevo_torch_state(const Program *program, relevo_each_tensor each, void *context);
+// Copies the initial value of a state, row-major; `size` must be its bytes.
+relevo_message relevo_torch_initial(const Program *program, size_t index, void *bytes, size_t size);
+
+// One caller's session. `apart` gives it a copy of everything, for calls that may change what is not known yet.
+relevo_message relevo_torch_session(const Program *program, bool apart, Session **session);
+void relevo_torch_release_session(Session *session);
+
+// Calls the method on inputs (then states), and tells of the outputs without copying them out.
+relevo_message relevo_torch_probe(Session *session, const relevo_tensor *inputs, size_t count, relevo_each_tensor each,
+                                  void *context);
+// The value of an output of the last probe, as float64; `count` must be its number of elements.
+relevo_message relevo_torch_probed(const Session *session, size_t output, double *values, size_t count);
+
+// As relevo_backend.forward.
+relevo_message relevo_torch_forward(Session *session, const relevo_tensor *inputs, size_t count, const size_t *wanted,
+                                    const relevo_tensor *outputs, size_t wanted_count, relevo_allocate allocate,
+                                    void *context);
+}

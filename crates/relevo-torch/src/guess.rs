@@ -1,0 +1,313 @@
+//! What shape an input may have, judged by the module's weights, its name, and what errors say.
+
+use std::collections::BTreeMap;
+
+use relevo_abi::{Device, Tensor};
+
+use crate::scalar::{Scalar, Shown};
+
+/// Sides of square images, the usual ones first.
+const USUAL_SIDES: [usize; 14] = [84, 64, 96, 32, 36, 40, 42, 48, 80, 128, 16, 20, 224, 28];
+const MOST_SIDE: usize = 128;
+/// Larger numbers in an error are no width.
+const MOST_WIDTH: usize = 1 << 20;
+
+/// The type and shape of an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Guess {
+    pub(crate) scalar: Scalar,
+    /// Sizes of one row.
+    pub(crate) row: Vec<usize>,
+    /// Where the rows are counted.
+    pub(crate) axis: usize,
+}
+
+/// What an input is for, as far as shapes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Observation,
+    Mask,
+    State,
+}
+
+/// What the module's tensors say of widths.
+#[derive(Debug, Clone)]
+pub(crate) struct Hints {
+    pub(crate) scalar: Scalar,
+    /// Widths of observations.
+    pub(crate) widths: Vec<usize>,
+    /// Widths of masks.
+    choices: Vec<usize>,
+    /// Channels of images, and of sequences.
+    channels: [Vec<usize>; 2],
+    /// Layers and width of recurrent layers; no layers for cells.
+    memories: Vec<(Option<usize>, usize)>,
+}
+
+impl Guess {
+    pub(crate) fn shape(&self, rows: usize) -> Vec<i64> {
+        let mut shape: Vec<_> = self.row.iter().map(|size| *size as i64).collect();
+        shape.insert(self.axis, rows as i64);
+        shape
+    }
+}
+
+impl Purpose {
+    /// By name. `in_tuple` says that the input is a part of a tuple, as states of LSTMs are.
+    pub(crate) fn of(name: &str, in_tuple: bool) -> Self {
+        let name = name.split('.').next().unwrap_or(name).to_ascii_lowercase();
+        let holds = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        let is = |names: &[&str]| names.contains(&name.as_str());
+        if name.contains("mask") && !holds(&["done"]) {
+            return Self::Mask;
+        }
+        let state = holds(&["hidden", "rnn_state", "recurrent", "memory", "lstm", "carry", "cell_state"])
+            || is(&[
+                "h",
+                "c",
+                "hc",
+                "hx",
+                "cx",
+                "h0",
+                "c0",
+                "hc0",
+                "h_in",
+                "c_in",
+                "state_in",
+                "state_ins",
+                "core_state",
+            ]);
+        let observation = name.starts_with("obs") || is(&["x", "input", "inputs"]);
+        if state || (in_tuple && !observation) { Self::State } else { Self::Observation }
+    }
+}
+
+impl Hints {
+    pub(crate) fn of(tensors: &[Shown]) -> Self {
+        let mut hints = Self {
+            scalar: tensors
+                .iter()
+                .map(|tensor| tensor.scalar)
+                .find(|scalar| is_float(*scalar))
+                .unwrap_or(Scalar::FLOAT),
+            widths: Vec::new(),
+            choices: Vec::new(),
+            channels: [Vec::new(), Vec::new()],
+            memories: Vec::new(),
+        };
+        let mut layers: BTreeMap<(String, usize), usize> = BTreeMap::new();
+        for tensor in tensors {
+            match tensor.shape[..] {
+                [_, width] if tensor.name.contains("weight_hh_l") => {
+                    let layer = tensor.name.split("weight_hh_l").next().unwrap_or_default();
+                    *layers.entry((layer.to_owned(), width)).or_default() += 1;
+                }
+                [_, width] if tensor.name.ends_with("weight_hh") => hints.memories.push((None, width)),
+                [_, width] if tensor.name.contains("weight_ih_l") && !tensor.name.contains("weight_ih_l0") => {
+                    let _ = width; // what the layer below gives
+                }
+                [_, width] => add(&mut hints.widths, width),
+                [_, channels, _] => add(&mut hints.channels[1], channels),
+                [_, channels, _, _] => add(&mut hints.channels[0], channels),
+                _ => {}
+            }
+        }
+        hints.memories.extend(layers.into_iter().map(|((_, width), layers)| (Some(layers), width)));
+        // Weights that stand on the right, normalisation, biases: less likely, but all that some modules have.
+        for tensor in tensors {
+            if let [width] | [width, _] | [1, 1, width] = tensor.shape[..] {
+                add(&mut hints.widths, width);
+            }
+        }
+        for tensor in tensors.iter().rev() {
+            if let [width] | [width, _] = tensor.shape[..] {
+                add(&mut hints.choices, width);
+            }
+        }
+        hints
+    }
+
+    /// Takes in the widths that an error names, before all others; those of `tried` are its own words.
+    pub(crate) fn learn(&mut self, error: &str, tried: &[usize]) -> bool {
+        let before = self.widths.clone();
+        for width in numbers(error).into_iter().rev().filter(|width| !tried.contains(width) && *width > 1) {
+            self.widths.retain(|known| *known != width);
+            self.widths.insert(0, width);
+        }
+        self.widths.iter().any(|width| !before.contains(width))
+    }
+
+    /// Guesses for an input, the likeliest first.
+    pub(crate) fn guesses(&self, purpose: Purpose) -> Vec<Guess> {
+        let guess = |scalar, row: &[usize], axis| Guess { scalar, row: row.to_vec(), axis };
+        let mut guesses = Vec::new();
+        match purpose {
+            Purpose::Mask => {
+                for scalar in [self.scalar, Scalar::BOOL] {
+                    guesses.extend(self.choices.iter().map(|width| guess(scalar, &[*width], 0)));
+                }
+            }
+            Purpose::State => {
+                for (layers, width) in &self.memories {
+                    if let Some(layers) = *layers {
+                        guesses.push(guess(self.scalar, &[layers, *width], 1));
+                        guesses.push(guess(self.scalar, &[layers, *width], 0));
+                        guesses.push(guess(self.scalar, &[layers * width], 0));
+                    }
+                    guesses.push(guess(self.scalar, &[*width], 0));
+                }
+                guesses.extend(self.widths.iter().map(|width| guess(self.scalar, &[*width], 0)));
+            }
+            Purpose::Observation => {
+                for channels in &self.channels[0] {
+                    let sides =
+                        USUAL_SIDES.into_iter().chain((1..=MOST_SIDE).filter(|side| !USUAL_SIDES.contains(side)));
+                    guesses.extend(sides.map(|side| guess(self.scalar, &[*channels, side, side], 0)));
+                }
+                guesses.extend(self.widths.iter().map(|width| guess(self.scalar, &[*width], 0)));
+                guesses.extend(self.widths.iter().map(|width| guess(self.scalar, &[1, *width], 0)));
+                for channels in &self.channels[1] {
+                    guesses.extend((1..=MOST_SIDE).map(|length| guess(self.scalar, &[*channels, length], 0)));
+                }
+                // Numbers of things, as embeddings take them.
+                guesses.push(guess(Scalar::LONG, &[], 0));
+                guesses.extend([1].iter().chain(&self.widths).map(|width| guess(Scalar::LONG, &[*width], 0)));
+            }
+        }
+        guesses
+    }
+
+    /// Guesses for an input whose row the user gave.
+    pub(crate) fn given(&self, row: &[usize], purpose: Purpose) -> Vec<Guess> {
+        let scalars = match purpose {
+            Purpose::Mask => vec![self.scalar, Scalar::BOOL, Scalar::LONG],
+            Purpose::State => vec![self.scalar],
+            Purpose::Observation => vec![self.scalar, Scalar::LONG, Scalar(0), Scalar::BOOL],
+        };
+        // States of torch's recurrent layers count the rows behind the layers.
+        let positions: &[usize] = if purpose == Purpose::State && row.len() > 1 { &[1, 0] } else { &[0] };
+        let each = |axis: usize| scalars.iter().map(move |scalar| Guess { scalar: *scalar, row: row.to_vec(), axis });
+        positions.iter().flat_map(|axis| each(*axis)).collect()
+    }
+}
+
+pub(crate) fn is_float(scalar: Scalar) -> bool {
+    [Scalar::HALF, Scalar::FLOAT, Scalar::DOUBLE].contains(&scalar)
+}
+
+fn add(widths: &mut Vec<usize>, width: usize) {
+    if !widths.contains(&width) {
+        widths.push(width);
+    }
+}
+
+/// The whole numbers in a text that may be sizes: `1x8` holds two, `mat1` none.
+fn numbers(text: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = at + bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if end == at {
+            at += 1;
+            continue;
+        }
+        let before = if at == 0 { b' ' } else { bytes[at - 1] };
+        let is_size = before == b'x' || !(before.is_ascii_alphanumeric() || before == b'.' || before == b'_');
+        if is_size && let Some(number) = text[at..end].parse().ok().filter(|number| *number <= MOST_WIDTH) {
+            add(&mut found, number);
+        }
+        at = end;
+    }
+    found
+}
+
+/// A made-up input of some rows. What is in a row depends on its number alone, so that rows may be compared across batches.
+pub(crate) struct Example {
+    shape: Vec<i64>,
+    scalar: Scalar,
+    /// Of eight bytes each, so that they are aligned for every type.
+    words: Vec<u64>,
+}
+
+impl Example {
+    pub(crate) fn new(guess: &Guess, purpose: Purpose, rows: &[usize]) -> Self {
+        let shape = guess.shape(rows.len());
+        let size = guess.scalar.dtype().size();
+        let elements: usize = shape.iter().map(|size| *size as usize).product();
+        let mut words = vec![0_u64; (elements * size).div_ceil(8)];
+        let inner: usize = guess.row[guess.axis..].iter().product();
+        for index in 0..elements {
+            let (outer, rest) = (index / (inner * rows.len()), index % (inner * rows.len()));
+            let (row, within) = (rows[rest / inner], outer * inner + rest % inner);
+            let bytes = value(guess.scalar, purpose, row, within);
+            let start = index * size;
+            for (offset, byte) in bytes[..size].iter().enumerate() {
+                let at = start + offset;
+                words[at / 8] |= u64::from(*byte) << (8 * (at % 8));
+            }
+        }
+        Self { shape, scalar: guess.scalar, words: words.into_iter().map(u64::to_le).collect() }
+    }
+
+    pub(crate) fn tensor(&self) -> Tensor {
+        Tensor {
+            data: self.words.as_ptr().cast_mut().cast(),
+            device: Device::CPU,
+            ndim: self.shape.len() as i32,
+            dtype: self.scalar.dtype(),
+            shape: self.shape.as_ptr(),
+            strides: std::ptr::null(),
+            byte_offset: 0,
+        }
+    }
+}
+
+/// The bytes of an element, little-endian.
+fn value(scalar: Scalar, purpose: Purpose, row: usize, within: usize) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    let real = match purpose {
+        Purpose::Mask => 1.0,
+        _ => ((within * 7919 + row * 104_729) % 2001) as f64 / 1000.0 - 1.0,
+    };
+    match scalar {
+        Scalar::FLOAT => bytes[..4].copy_from_slice(&(real as f32).to_le_bytes()),
+        Scalar::DOUBLE => bytes.copy_from_slice(&real.to_le_bytes()),
+        // One, with the sign: a half has no type here.
+        Scalar::HALF => bytes[1] = if real < 0.0 { 0xBC } else { 0x3C },
+        _ => bytes[0] = u8::from(purpose == Purpose::Mask || (within + row) % 2 == 1),
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_in_torchs_words() {
+        assert_eq!(numbers("mat1 and mat2 shapes cannot be multiplied (1x7919 and 45x512)"), [1, 7919, 45, 512]);
+        assert_eq!(numbers("input.size(-1) must be equal to input_size. Expected 47, got 7919"), [1, 47, 7919]);
+    }
+
+    #[test]
+    fn purposes_by_name() {
+        assert_eq!(Purpose::of("hc0.0", true), Purpose::State);
+        assert_eq!(Purpose::of("x", false), Purpose::Observation);
+        assert_eq!(Purpose::of("obs.1", true), Purpose::Observation);
+        assert_eq!(Purpose::of("action_mask", false), Purpose::Mask);
+    }
+
+    #[test]
+    fn rows_are_the_same_in_every_batch() {
+        let guess = Guess { scalar: Scalar::FLOAT, row: vec![2, 3], axis: 1 };
+        let floats = |rows: &[usize]| {
+            let example = Example::new(&guess, Purpose::State, rows);
+            example.words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]).collect::<Vec<_>>()
+        };
+        let (both, second) = (floats(&[0, 5]), floats(&[5]));
+        // [layer, row, width]
+        assert_eq!(both[3..6], second[..3]);
+        assert_eq!(both[9..12], second[3..6]);
+    }
+}

@@ -1,0 +1,227 @@
+//! Finding the shapes that a module does not declare, by calling it.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    guess::{Example, Guess, Hints, Purpose},
+    scalar::{Scalar, Shown},
+    shim::{Program, Result, Session},
+};
+
+/// The search ends after so many calls, or so long.
+const MOST_CALLS: usize = 6_000;
+const LONGEST: Duration = Duration::from_secs(8);
+/// Widths that no policy has: what accepts them takes any.
+const IMPOSSIBLE: [usize; 2] = [7919, 7907];
+/// A row in a batch may differ by so much from the row alone, relative plus absolute.
+const TOLERANCE: f64 = 1e-3;
+
+/// What calling showed.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    /// One for each input.
+    pub(crate) guesses: Vec<Guess>,
+    pub(crate) outputs: Vec<Shown>,
+    /// The axis of each output that grows with the batch; `None` for all where batches fail.
+    pub(crate) batch_axes: Vec<Option<usize>>,
+    /// Why batches cannot be run; `None` where they can.
+    pub(crate) single: Option<String>,
+}
+
+/// Inputs that are guessed together: the parts of a tuple that holds states are alike.
+struct Group {
+    leaves: Vec<usize>,
+    guesses: Vec<Guess>,
+}
+
+/// The inputs of a method, and what is known of them.
+pub(crate) struct Inputs<'a> {
+    pub(crate) names: &'a [String],
+    pub(crate) purposes: &'a [Purpose],
+    /// Rows that the user gave, or that the module's own methods tell.
+    pub(crate) given: &'a BTreeMap<String, Vec<usize>>,
+    /// Whether the outputs differ from call to call anyway.
+    pub(crate) random: bool,
+}
+
+/// Finds types and shapes of the inputs with which the method runs: for batches where there are such.
+///
+/// # Errors
+/// Where nothing runs, with the last failure.
+pub(crate) fn find(program: &Program, inputs: &Inputs<'_>) -> Result<Found> {
+    let mut hints = Hints::of(&program.tensors());
+    let mut search = Search {
+        program,
+        inputs,
+        session: program.session(true)?,
+        calls: 0,
+        begun: Instant::now(),
+        failure: String::new(),
+    };
+    let unknown = inputs.names.iter().filter(|name| !inputs.given.contains_key(*name)).count();
+    if unknown == 1 && inputs.names.len() == 1 {
+        search.ask_for_the_width(&mut hints)?;
+    }
+    // What a failure says of widths may be what was missing.
+    for _ in 0..3 {
+        if let Some(found) = search.run(&groups(inputs, &hints)) {
+            return Ok(found);
+        }
+        let failure = search.failure.clone();
+        if search.is_over() || !hints.learn(&failure, &[]) {
+            break;
+        }
+    }
+    Err(search.failure)
+}
+
+fn groups(inputs: &Inputs<'_>, hints: &Hints) -> Vec<Group> {
+    let mut groups: Vec<(Option<&str>, Group)> = Vec::new();
+    for (leaf, (name, purpose)) in inputs.names.iter().zip(inputs.purposes).enumerate() {
+        if let Some(row) = inputs.given.get(name) {
+            groups.push((None, Group { leaves: vec![leaf], guesses: hints.given(row, *purpose) }));
+            continue;
+        }
+        let tuple = name.split_once('.').map(|(tuple, _)| tuple).filter(|_| *purpose == Purpose::State);
+        match groups.iter_mut().find(|(known, _)| tuple.is_some() && *known == tuple) {
+            Some((_, group)) => group.leaves.push(leaf),
+            None => groups.push((tuple, Group { leaves: vec![leaf], guesses: hints.guesses(*purpose) })),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+struct Search<'a> {
+    program: &'a Program,
+    inputs: &'a Inputs<'a>,
+    session: Session,
+    calls: usize,
+    begun: Instant,
+    /// The last failure of a single row.
+    failure: String,
+}
+
+impl Search<'_> {
+    fn is_over(&self) -> bool {
+        self.calls >= MOST_CALLS || self.begun.elapsed() > LONGEST
+    }
+
+    /// Calls the only input with widths that cannot be, so that the error tells the true one.
+    fn ask_for_the_width(&mut self, hints: &mut Hints) -> Result<()> {
+        for row in [vec![], vec![1]] {
+            let mut accepted = 0;
+            for width in IMPOSSIBLE {
+                let row = [&row[..], &[width]].concat();
+                match self.call(&[Guess { scalar: hints.scalar, row, axis: 0 }], &[0]) {
+                    Ok(_) => accepted += 1,
+                    Err(error) => {
+                        hints.learn(&error, &IMPOSSIBLE);
+                    }
+                }
+            }
+            if accepted == IMPOSSIBLE.len() {
+                return Err("it takes inputs of any width".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries every combination of guesses.
+    fn run(&mut self, groups: &[Group]) -> Option<Found> {
+        let mut single = None;
+        let mut position = vec![0; groups.len()];
+        while !self.is_over() && groups.iter().all(|group| !group.guesses.is_empty()) {
+            let mut guesses = vec![Guess { scalar: Scalar::FLOAT, row: Vec::new(), axis: 0 }; self.inputs.names.len()];
+            for (group, index) in groups.iter().zip(&position) {
+                for leaf in &group.leaves {
+                    guesses[*leaf] = group.guesses[*index].clone();
+                }
+            }
+            match self.attempt(&guesses) {
+                Ok(found) if found.single.is_none() => return Some(found),
+                Ok(found) => single = single.or(Some(found)),
+                Err(failure) => self.failure = failure,
+            }
+            // The next combination; the last group changes fastest.
+            let Some(next) = (0..groups.len()).rev().find(|group| position[*group] + 1 < groups[*group].guesses.len())
+            else {
+                break;
+            };
+            position[next] += 1;
+            position[next + 1..].fill(0);
+        }
+        single
+    }
+
+    /// Whether these guesses run, alone and in batches.
+    fn attempt(&mut self, guesses: &[Guess]) -> Result<Found> {
+        let outputs = self.call(guesses, &[0])?;
+        self.session = self.program.session(true)?;
+        let (batch_axes, single) = match self.batches(guesses, &outputs) {
+            Ok(axes) => (axes, None),
+            Err(reason) => (vec![None; outputs.len()], Some(reason)),
+        };
+        self.session = self.program.session(true)?;
+        Ok(Found { guesses: guesses.to_vec(), outputs, batch_axes, single })
+    }
+
+    /// The batch axis of each output. Fails where batches do not run, or where their rows are not what each is alone.
+    fn batches(&mut self, guesses: &[Guess], alone: &[Shown]) -> Result<Vec<Option<usize>>> {
+        let two = self.call(guesses, &[0, 1]).map_err(|error| format!("a batch of 2 rows fails: {error}"))?;
+        let three = self.call(guesses, &[0, 1, 2]).map_err(|error| format!("a batch of 3 rows fails: {error}"))?;
+        if two.len() != alone.len() || three.len() != alone.len() {
+            return Err("the number of results changes with the batch".into());
+        }
+        let grows =
+            |(two, three): (&Shown, &Shown)| two.shape.iter().zip(&three.shape).position(|sizes| sizes == (&2, &3));
+        let found: Vec<_> = two.iter().zip(&three).map(grows).collect();
+        if found.iter().all(Option::is_none) {
+            return Err("no result grows with the batch".into());
+        }
+        if !self.inputs.random {
+            self.compare_rows(guesses, &three, &found)?;
+        }
+        Ok(found)
+    }
+
+    /// Fails unless each row of the last call, of three rows, is what it is alone.
+    fn compare_rows(&mut self, guesses: &[Guess], three: &[Shown], batch_axes: &[Option<usize>]) -> Result<()> {
+        let values = |session: &Session, shown: &[Shown]| {
+            let count = |shape: &[usize]| shape.iter().product();
+            let each = shown.iter().enumerate().map(|(index, output)| session.probed(index, count(&output.shape)));
+            each.collect::<Result<Vec<_>>>()
+        };
+        let batch = values(&self.session, three)?;
+        for row in 0..3 {
+            self.session = self.program.session(true)?;
+            let shown = self.call(guesses, &[row])?;
+            let alone = values(&self.session, &shown)?;
+            for (index, axis) in batch_axes.iter().enumerate().filter_map(|(index, axis)| Some((index, (*axis)?))) {
+                let inner: usize = three[index].shape[axis + 1..].iter().product();
+                let of_row = batch[index].chunks(inner.max(1)).skip(row).step_by(3).flatten();
+                let differs = |(one, other): (&f64, &f64)| {
+                    (one - other).abs() > TOLERANCE * (1.0 + other.abs()) && !(one.is_nan() && other.is_nan())
+                };
+                if of_row.clone().count() != alone[index].len() || of_row.zip(&alone[index]).any(differs) {
+                    return Err("rows of a batch come out otherwise than each alone".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, guesses: &[Guess], rows: &[usize]) -> Result<Vec<Shown>> {
+        self.calls += 1;
+        let examples: Vec<_> = guesses
+            .iter()
+            .zip(self.inputs.purposes)
+            .map(|(guess, purpose)| Example::new(guess, *purpose, rows))
+            .collect();
+        let tensors: Vec<_> = examples.iter().map(Example::tensor).collect();
+        let outputs = self.session.probe(&tensors)?;
+        if outputs.is_empty() { Err("it gives no tensor".into()) } else { Ok(outputs) }
+    }
+}

@@ -1,0 +1,86 @@
+"""Numbers that people give: taken in every form that is one, refused in words otherwise. When changes come too late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import models
+import numpy as np
+import pytest
+from agents import builder, one_hot
+
+import relevo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    return models.linear(tmp_path / "policy.onnx", np.eye(4))
+
+
+def test_numbers_of_numpy_are_numbers(policy: Path) -> None:
+    made = builder(policy, 2).max_batch(np.int32(8)).routers(np.int64(1))  # type: ignore[arg-type]
+    for wait in (np.float32(0.001), np.int64(3), 1_000_000, True):
+        made.max_wait(wait)  # type: ignore[arg-type]
+    with made.max_wait(0).build() as agent:
+        assert agent.scale_throughput(np.int8(1)) == 2  # type: ignore[arg-type]
+        assert len(agent.new_actors(np.uint16(3))) == 3  # type: ignore[arg-type]
+        actor = agent.actors(agent.get_actor_ids()[:1])
+        for record in (np.bool_(True), np.bool_(False), np.array(True), True):
+            actor.act(one_hot(1), record=record)
+            actor.observe(0.0, terminated=True)
+        assert [len(episode) for episode in agent.trajectories()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("wait", [1e300, 2**64, 10**400, np.inf, -1e-9, None, "0.1", 1j, [1, 2]], ids=str)
+def test_waits_out_of_bounds(wait: Any) -> None:
+    with pytest.raises(relevo.ConfigError, match=r"max_wait must be at least 0 and at most 1,000,000 seconds, but is "):
+        relevo.AgentBuilder().max_wait(wait)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 1.5, None, "x"], ids=str)
+def test_numbers_that_are_none(number: Any, policy: Path) -> None:
+    words = r"must be a whole number between -2\*\*63 and 2\*\*63 - 1, but .* came"
+    with builder(policy, 1).build() as agent:
+        for call in (agent.scale_throughput, agent.new_actors):
+            with pytest.raises(relevo.ConfigError, match=words):
+                call(number)
+        with pytest.raises(relevo.ConfigError, match="would leave none"):
+            agent.scale_throughput(-(2**63))
+        assert len(agent.get_actor_ids()) == len(agent.stats()["routers"]) == 1
+
+
+def test_what_changes_an_agent_before_its_start_and_after_its_end(policy: Path) -> None:
+    agent = builder(policy, 2).policy("other", policy, head="argmax").build()
+    first, second = agent.get_actor_ids()
+    changes: list[Callable[[], object]] = [
+        lambda: agent.scale_throughput(1),
+        agent.new_actor,
+        lambda: agent.new_actors(2),
+        lambda: agent.new_actor(model=policy),
+        lambda: agent.set_actor_id(first, first),
+        lambda: agent.assign([first], "other"),
+        lambda: agent.update_model(policy, "other"),
+        agent.pause_recording,
+        agent.resume_recording,
+        lambda: agent.remove_actor(second),
+    ]
+    for change in changes:
+        change()
+    with agent:
+        assert len(agent.get_actor_ids()) == 5
+        assert len(agent.stats()["routers"]) == 2
+    for change in [*changes, agent.start]:
+        with pytest.raises(relevo.AgentStateError, match="shut down"):
+            change()
+    assert len(agent.get_actor_ids()) == 5
+
+
+def test_an_agent_that_was_shut_down_before_its_start_does_not_start(policy: Path) -> None:
+    agent = builder(policy, 1).build()
+    agent.shutdown()
+    with pytest.raises(relevo.AgentStateError, match="shut down"):
+        agent.start()
