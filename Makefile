@@ -56,6 +56,7 @@ soak: $(INSTALLED) ## Everything at once for SOAK_SECONDS (20), every action hel
 .PHONY: demo-torch
 demo-torch: $(TORCH_INSTALLED) ## Build the TorchScript backend, install torch (5 GB) beside it, and run TorchScript policies
 	@$(STAGE) "running the demo of TorchScript" $(VENV_PYTHON) examples/torch/demo.py
+	@$(STAGE) "training with hot swaps" $(VENV_PYTHON) examples/torch/hot_swap.py
 
 ##@ The parts of them
 

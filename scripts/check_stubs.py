@@ -31,7 +31,8 @@ def main() -> int:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and hasattr(relevo._core, node.name):  # noqa: SLF001  (our own)
                 setattr(module, node.name, getattr(relevo._core, node.name))  # noqa: SLF001
         sys.modules[module.__name__] = module
-    return stubtest.test_stubs(stubtest.parse_options(["relevo._core", *sys.argv[1:]]))
+    configuration = ["--mypy-config-file", str(REPOSITORY / "pyproject.toml")]
+    return stubtest.test_stubs(stubtest.parse_options(["relevo._core", *configuration, *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

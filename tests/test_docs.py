@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -30,8 +31,10 @@ CLASSES = [
     relevo.TensorContract,
     relevo.CollectResult,
     relevo.envs.ProcessVectorEnv,
+    relevo.export.ExportReport,
 ]
-FENCED = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A comment above a block names the packages without which it does not run.
+FENCED = re.compile(r"(?:^<!-- needs: ([\w, ]+) -->\n\n)?^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,14 @@ class Block:
     text: str
     lines_before: int
     """Lines of the page above the first one of the block."""
+    needs: tuple[str, ...]
+
+    @property
+    def absent(self) -> list[str]:
+        """What it needs and is not installed."""
+        specs = {name: importlib.util.find_spec(name) for name in self.needs}
+        # A folder without a module in it, such as `tests/torch`, has no origin.
+        return [name for name, spec in specs.items() if spec is None or spec.origin is None]
 
 
 @dataclass(frozen=True)
@@ -51,9 +62,9 @@ class Command:
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     blocks = [
-        Block(match[1], match[2], text.count("\n", 0, match.start(2)))
+        Block(match[2], match[3], text.count("\n", 0, match.start(3)), tuple(re.findall(r"\w+", match[1] or "")))
         for match in FENCED.finditer(text)
-        if match[1] == "python" or commands_of(match[2])
+        if match[2] == "python" or commands_of(match[3])
     ]
     # One that is indented, or has words after its language, would be passed over in silence.
     assert sum(block.language == "python" for block in blocks) == len(re.findall(r"```\s*py", text)), page.name
@@ -111,7 +122,10 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     write_policies(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
+    absent = sorted({name for block in blocks for name in block.absent})
     for block in blocks:
+        if block.absent:
+            continue
         if block.language == "python":
             # With the page's line numbers, so that a traceback points into the page.
             code = compile("\n" * block.lines_before + block.text, str(page), "exec")
@@ -119,6 +133,9 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         else:
             for command in commands_of(block.text):
                 run(command)
+    if absent:
+        passed_over = sum(bool(block.absent) for block in blocks)
+        pytest.skip(f"{passed_over} of {len(blocks)} blocks were passed over; not installed: {', '.join(absent)}")
 
 
 @pytest.mark.parametrize("public", CLASSES, ids=lambda public: public.__name__)
@@ -137,7 +154,7 @@ def test_the_reference_has_the_names_of(public: type) -> None:
 
 def test_the_reference_has_every_public_name() -> None:
     text = (REPOSITORY / "docs" / "reference.md").read_text(encoding="utf-8")
-    names = [*relevo.__all__, *relevo.envs.__all__]
+    names = [*relevo.__all__, *relevo.envs.__all__, *relevo.export.__all__]
     missing = [name for name in names if not name.startswith("_") and not re.search(rf"\b{name}\b", text)]
     assert missing == []
 

@@ -39,6 +39,7 @@ WORKLOADS = {
     "max_wait": None,
     "torchrl_single_calls": "torchrl",
     "asyncio_calls": "uvloop",
+    "update_model": None,
 }
 
 

@@ -1,6 +1,6 @@
 """Many actors, shared policies, every step written down: reinforcement learning with a Rust core."""
 
-from relevo import envs
+from relevo import envs, export
 from relevo._core import (
     ActionBatch,
     Actors,
@@ -22,6 +22,7 @@ from relevo.errors import (
     ContractError,
     DeviceUnavailableError,
     EnvironmentWorkerError,
+    ExportError,
     InferenceError,
     ModelLoadError,
     RelevoError,
@@ -47,6 +48,7 @@ __all__ = [
     "DeviceUnavailableError",
     "EnvironmentWorkerError",
     "Episode",
+    "ExportError",
     "InferenceError",
     "ModelLoadError",
     "ModelModule",
@@ -60,5 +62,6 @@ __all__ = [
     "__version__",
     "collect",
     "envs",
+    "export",
     "open_run",
 ]

@@ -61,3 +61,7 @@ class UnsuitableEnvironmentError(RelevoError, ValueError):
 
 class EnvironmentWorkerError(RelevoError, RuntimeError):
     """A process in which environments run failed, and cannot be started again."""
+
+
+class ExportError(RelevoError, RuntimeError):
+    """A policy could not be exported, or the export would not give what the policy gives."""

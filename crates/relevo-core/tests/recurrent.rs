@@ -240,7 +240,7 @@ proptest! {
                         (player.flipped, player.memory) = (flipped, Remembered::default());
                     }
                 }
-                Move::Update(layout) => drop(agent.update_model("default", remembering(LAYOUTS[layout], 1.0).load()).unwrap()),
+                Move::Update(layout) => drop(agent.update_model("default", remembering(LAYOUTS[layout], 1.0).load(), None).unwrap()),
                 Move::Scale(up) if up && agent.routers() < 4 => drop(agent.scale_routers(1).unwrap()),
                 Move::Scale(_) if agent.routers() > 1 => drop(agent.scale_routers(-1).unwrap()),
                 _ => {}
@@ -299,7 +299,7 @@ fn an_update_keeps_memories_and_refuses_other_states() {
     let expected = alone(&[1.0, 2.0, 3.0, 4.0]);
     assert_eq!(actions(&both, &[1.0; 2], &RECORD).unwrap(), [expected[0]; 2]);
     for (step, layout) in [Layout::BatchSecond, Layout::One, Layout::BatchFirst].into_iter().enumerate() {
-        agent.update_model("default", remembering(layout, 1.0).load()).unwrap();
+        agent.update_model("default", remembering(layout, 1.0).load(), None).unwrap();
         let observation = step as f32 + 2.0;
         assert_eq!(actions(&both, &[observation; 2], &RECORD).unwrap(), [expected[step + 1]; 2], "{layout:?}");
     }
@@ -314,7 +314,7 @@ fn an_update_keeps_memories_and_refuses_other_states() {
         outputs.remove(1);
         Ok(outputs)
     });
-    let told = agent.update_model("default", model.load()).unwrap_err().to_string();
+    let told = agent.update_model("default", model.load(), None).unwrap_err().to_string();
     for part in ["it remembers the states h_in float32 (2, 3), but", "steps_in int64 ()"] {
         assert!(told.contains(part), "{part} is not in: {told}");
     }
@@ -342,7 +342,7 @@ fn threads_that_share_batches_do_not_share_memories() {
                 });
             }
             for version in 0..30 {
-                agent.update_model("default", remembering(LAYOUTS[version % 3], 1.0).load()).unwrap();
+                agent.update_model("default", remembering(LAYOUTS[version % 3], 1.0).load(), None).unwrap();
                 std::thread::sleep(Duration::from_millis(1));
             }
         });

@@ -269,14 +269,18 @@ fn a_model_is_exchanged_between_two_calls_or_not_at_all() {
     observe(&group, &outcome(&[0.0], &[0], &[0]), &nothing).unwrap();
     let wider = Linear::new(2, "logits", vec![1.0; 6]).load();
     assert!(
-        matches!(agent.update_model("default", wider), Err(Error::Contract(message)) if message.contains("3 choices"))
+        matches!(agent.update_model("default", wider, None), Err(Error::Contract(message)) if message.contains("3 choices"))
     );
     let swapped = Linear::new(2, "logits", vec![0.0, 1.0, 1.0, 0.0]).load();
-    assert_eq!(agent.update_model("default", swapped).unwrap(), 2);
+    assert!(
+        matches!(agent.update_model("default", swapped.clone(), Some(1)), Err(Error::Config(message)) if message.contains("above it"))
+    );
+    assert_eq!(agent.update_model("default", swapped.clone(), None).unwrap(), 2);
+    assert_eq!(agent.update_model("default", swapped, Some(10)).unwrap(), 10);
     let results = act(&group, &[0.0, 1.0], None, &RECORD).unwrap();
-    assert_eq!((results.actions[0].values::<i64>()[0], results.policy_versions[0]), (0, 2));
+    assert_eq!((results.actions[0].values::<i64>()[0], results.policy_versions[0]), (0, 10));
     observe(&group, &outcome(&[0.0], &[1], &[0]), &nothing).unwrap();
-    assert_eq!(flushed(&agent)[0].policy_versions(), [1, 2]);
+    assert_eq!(flushed(&agent)[0].policy_versions(), [1, 10]);
 }
 
 #[test]
@@ -383,7 +387,7 @@ fn concurrent_callers_and_updates_never_mix_versions() {
             });
         }
         for version in 2..60 {
-            assert_eq!(agent.update_model("default", model(version).load()).unwrap(), version);
+            assert_eq!(agent.update_model("default", model(version).load(), None).unwrap(), version);
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         stop.store(true, Ordering::Relaxed);

@@ -53,7 +53,7 @@ fn quick_start(path: &Path) -> Fallible {
 
     // Versions: exchanging a model raises that of each actor that follows the policy.
     assert_eq!(agent.model_versions(&ids)?, [1; 4]);
-    agent.update_model("default", relevo_onnx::load(path)?)?;
+    agent.update_model("default", relevo_onnx::load(path)?, None)?;
     assert_eq!(agent.model_versions(&ids)?, [2; 4]);
 
     // One new actor, then ten.

@@ -67,13 +67,7 @@ impl ActionBatch {
         dtype: Option<&Bound<'py, PyAny>>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let action = Self::action(slf)?;
-        if let Ok(columns) = action.cast::<PyDict>() {
-            return Err(error::contract(&format!(
-                "the policy gives actions of several kinds, which are no one array; take them by key from .action: {}",
-                columns.keys()
-            )));
-        }
+        let action = only_action(slf)?;
         if dtype.is_none() && copy != Some(true) {
             return Ok(action);
         }
@@ -83,6 +77,15 @@ impl ActionBatch {
         array::numpy_function(slf.py(), "array")?.call((action,), Some(&options))
     }
 
+    #[pyo3(signature = (**options))]
+    fn __dlpack__<'py>(slf: &Bound<'py, Self>, options: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        only_action(slf)?.call_method("__dlpack__", (), options)
+    }
+
+    fn __dlpack_device__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        only_action(slf)?.call_method0("__dlpack_device__")
+    }
+
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let versions = &slf.get().0.policy_versions;
         Ok(format!(
@@ -90,6 +93,18 @@ impl ActionBatch {
             Self::action(slf)?.repr()?,
             versions.first().unwrap_or(&0)
         ))
+    }
+}
+
+/// The action array of a policy with actions of one kind.
+fn only_action<'py>(slf: &Bound<'py, ActionBatch>) -> PyResult<Bound<'py, PyAny>> {
+    let action = ActionBatch::action(slf)?;
+    match action.cast::<PyDict>() {
+        Err(_) => Ok(action),
+        Ok(columns) => Err(error::contract(&format!(
+            "the policy gives actions of several kinds, which are no one array; take them by key from .action: {}",
+            columns.keys()
+        ))),
     }
 }
 

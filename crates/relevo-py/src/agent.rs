@@ -30,6 +30,7 @@ use crate::{
     model::ModelModule,
     outcome::OutcomeArguments,
     policy_settings::PolicySettings,
+    update,
 };
 
 #[pyclass(frozen, weakref, module = "relevo")]
@@ -209,17 +210,23 @@ impl Agent {
         detach(py, || self.runtime.assign(&ids, policy))
     }
 
-    #[pyo3(signature = (model, policy="default"))]
-    fn update_model(&self, py: Python<'_>, model: &Bound<'_, PyAny>, policy: &str) -> PyResult<u64> {
+    #[pyo3(signature = (model, policy="default", version=None))]
+    fn update_model(
+        &self,
+        py: Python<'_>,
+        model: &Bound<'_, PyAny>,
+        policy: &str,
+        version: Option<i64>,
+    ) -> PyResult<u64> {
         let slot = self.runtime.policy(policy).map_err(|error| to_python(&error))?;
-        let roles = slot.current().loaded.roles.clone();
-        let model = if let Ok(model) = model.cast::<ModelModule>() {
-            model.get().clone()
-        } else {
-            let device = Some(slot.device().to_string());
-            ModelModule::load_from_path(py, model.extract()?, self.threads, device, Some(roles), None)?
-        };
-        detach_and_log(py, || self.runtime.update_model(policy, model.0))
+        let version = version
+            .map(|version| {
+                u64::try_from(version)
+                    .map_err(|_| error::config(&format!("a version must be a number above 0, but is {version}")))
+            })
+            .transpose()?;
+        let model = update::load(py, model, &slot)?;
+        detach_and_log(py, || self.runtime.update_model(policy, model, version))
     }
 
     #[pyo3(signature = (ids=None))]

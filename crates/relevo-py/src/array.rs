@@ -38,9 +38,7 @@ impl<'py> Contiguous<'py> {
     }
 
     fn copied(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let py = object.py();
-        // `asarray` first: `ascontiguousarray` would make an array of one of a scalar.
-        let array = numpy_function(py, "asarray")?.call1((object,))?.cast_into::<PyUntypedArray>()?;
+        let array = from_producer(object)?;
         if !array.dtype().is_native_byteorder().unwrap_or(true) {
             let native = array.dtype().call_method1("newbyteorder", ("=",))?;
             return Ok(Self(array.call_method1("astype", (native, "C"))?.cast_into()?));
@@ -108,6 +106,34 @@ impl<'py> Contiguous<'py> {
             shape_text(shape)
         )))
     }
+}
+
+/// NumPy's array of an object, on the memory of that where it can be. What has no `__array__`, or has one that its device
+/// forbids, is asked by DLPack.
+fn from_producer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = object.py();
+    let by_dlpack = object.hasattr("__dlpack__")?;
+    if !by_dlpack || object.hasattr("__array__")? {
+        // `asarray`, as `ascontiguousarray` would make an array of one of a scalar.
+        match numpy_function(py, "asarray")?.call1((object,)) {
+            Err(_) if by_dlpack && !is_on_host(object)? => {}
+            array => return Ok(array?.cast_into()?),
+        }
+    }
+    let options = PyDict::new(py);
+    if !is_on_host(object)? {
+        options.set_item("device", "cpu")?;
+        options.set_item("copy", true)?;
+    }
+    Ok(numpy_function(py, "from_dlpack")?.call((object,), Some(&options))?.cast_into()?)
+}
+
+/// Whether the memory of an object that has `__dlpack__` is that of the CPU.
+fn is_on_host(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    /// `kDLCPU` of DLPack.
+    const CPU: i32 = 1;
+    let (kind, _index): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+    Ok(kind == CPU)
 }
 
 fn no_array(object: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {

@@ -22,6 +22,7 @@ mod outcome;
 mod pending_action;
 mod policy_settings;
 mod run;
+mod update;
 
 use pyo3::prelude::*;
 

@@ -51,7 +51,7 @@ impl ModelModule {
         signature = (data, *, name="bytes".to_owned(), threads=1, device="cpu".to_owned(), roles=None, shapes=None),
         text_signature = "(data, *, name='bytes', threads=1, device='cpu', roles=None, shapes=None)"
     )]
-    fn load_from_bytes(
+    pub(crate) fn load_from_bytes(
         py: Python<'_>,
         data: &[u8],
         name: String,

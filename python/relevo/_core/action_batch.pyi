@@ -7,8 +7,8 @@ import numpy.typing as npt
 class ActionBatch:
     """What a call of `act` gives, one row for each actor, in the order of the call.
 
-    `numpy.asarray(batch)` is the action array. All arrays are views of memory that the runtime reuses only once they
-    are gone.
+    `numpy.asarray(batch)` is the action array, and `torch.from_dlpack(batch)` a tensor on its memory. All arrays are
+    views of memory that the runtime reuses only once they are gone.
     """
 
     @property
@@ -44,3 +44,5 @@ class ActionBatch:
     def __len__(self) -> int: ...
     def __getitem__(self, key: Any, /) -> Any: ...
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...

@@ -5,6 +5,7 @@ from typing import Any, Self, final
 from uuid import UUID
 
 import numpy.typing as npt
+import torch
 
 from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
@@ -119,14 +120,29 @@ class Agent:
     def assign(self, ids: Sequence[UUID], policy: str) -> None:
         """Lets actors follow another policy from their next action on."""
 
-    def update_model(self, model: ModelModule | str | os.PathLike[str], policy: str = "default") -> int:
+    def update_model(
+        self,
+        model: ModelModule | str | os.PathLike[str] | bytes | torch.nn.Module,
+        policy: str = "default",
+        version: int | None = None,
+    ) -> int:
         """Exchanges a policy's model, atomically; gives the new version. It is in every row written after.
 
         The new model is checked and warmed first; where it does not fit, the old one keeps serving.
 
+        Args:
+            model: a path, the bytes of an exported file, a loaded model, a PyTorch module, or a Stable-Baselines3
+                model. A module is copied, and traced in memory as it is in eval mode, or scripted where tracing does
+                not agree with it; that takes `relevo[torch]`. It is called with the observations in the order of the
+                policy's contract (or a dict of them, where it takes one argument and there are several), and gives
+                as many tensors as the model that serves; these have the same roles.
+            policy: the policy's name.
+            version: the new version, above the current one; the next one by default.
+
         Raises:
-            ContractError: the new model takes other observations, or gives other actions.
-            ModelLoadError: it cannot be loaded.
+            ContractError: the new model takes other observations, gives other actions, or has NaN in its weights.
+            ModelLoadError: it cannot be loaded, or neither traced nor scripted.
+            ConfigError: the version is not above the current one, or the model is of no known kind.
         """
 
     def get_model_version(self, ids: Sequence[UUID] | None = None) -> list[int]:

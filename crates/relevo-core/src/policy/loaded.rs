@@ -10,6 +10,7 @@ use super::{
     Worker, WorkerPool,
     backend::{Backend, LoadOptions, Model, ModelSource},
     contract::{Batch, Contract},
+    convention::OutputRole,
     folder::Folder,
 };
 use crate::{
@@ -146,6 +147,41 @@ impl LoadedModel {
             contract: Arc::new(contract),
             pool: Arc::default(),
         })
+    }
+
+    /// Takes over the names and roles of `old`, position by position, for a model whose own names say nothing: a module
+    /// that a training loop hands over. Constants of `old`, and what they say, are taken over as well.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] where it has more or fewer inputs, or outputs beside constants.
+    pub fn named_after(mut self, old: &Self) -> Result<Self> {
+        let mut contract = (*self.contract).clone();
+        let outputs: Vec<_> =
+            old.contract.outputs.iter().filter(|output| output.role != OutputRole::Constant).collect();
+        if contract.inputs.len() != old.contract.inputs.len() || contract.outputs.len() != outputs.len() {
+            return Err(Error::Contract(format!(
+                "{} has {} inputs and {} outputs, but the model that serves has {} and {}; give a module of the same \
+                 contract",
+                self.path.display(),
+                contract.inputs.len(),
+                contract.outputs.len(),
+                old.contract.inputs.len(),
+                outputs.len()
+            )));
+        }
+        let reason = "by position, from the version before";
+        for (input, old) in contract.inputs.iter_mut().zip(&old.contract.inputs) {
+            input.spec.name.clone_from(&old.spec.name);
+            (input.role, input.reason) = (old.role, reason.into());
+        }
+        for (output, old) in contract.outputs.iter_mut().zip(outputs) {
+            output.spec.name.clone_from(&old.spec.name);
+            (output.role, output.reason) = (old.role, reason.into());
+        }
+        contract.branches.clone_from(&old.contract.branches);
+        self.contract = Arc::new(contract);
+        self.roles.clone_from(&old.roles);
+        Ok(self)
     }
 
     /// One forward pass on every input in the file's order, giving every output. No actor is involved.

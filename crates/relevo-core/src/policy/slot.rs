@@ -43,7 +43,7 @@ pub struct PolicySlot {
 /// One version of a policy.
 #[derive(Debug)]
 pub struct PolicyVersion {
-    /// Rises by one with each update; the first is 1.
+    /// Rises with each update, by one where no number is given; the first is 1.
     pub version: u64,
     /// The model that serves it.
     pub loaded: LoadedModel,
@@ -117,6 +117,11 @@ impl PolicySlot {
         self.bounds.as_ref()
     }
 
+    /// Whether it normalises observations itself, before the model gets them.
+    pub fn normalizes(&self) -> bool {
+        !self.options.normalizers.is_empty()
+    }
+
     /// Whether raw outputs are kept for the callers.
     pub fn keeps_outputs(&self) -> bool {
         self.options.keep_outputs
@@ -127,14 +132,14 @@ impl PolicySlot {
         self.current.load_full()
     }
 
-    /// Exchanges the model; the new version's number is returned. The new model is checked and warmed first, and where
-    /// it does not fit, the old one keeps serving. What a recurrent model remembers of its actors is handed to the new one,
-    /// whose states must be of the same types and shapes, in the same order.
+    /// Exchanges the model; the new version's number is returned: the one given, or else the next. The new model is
+    /// checked and warmed first, and where it does not fit, the old one keeps serving. What a recurrent model remembers of
+    /// its actors is handed to the new one, whose states must be of the same types and shapes, in the same order.
     ///
     /// # Errors
     /// [`Error::Contract`] where the new model takes other observations, gives other actions, misses an output or has other states,
-    /// [`Error::Config`] where it was loaded for another device.
-    pub fn update(&self, loaded: LoadedModel) -> Result<u64> {
+    /// [`Error::Config`] where it was loaded for another device, or the number is not above the current one.
+    pub fn update(&self, loaded: LoadedModel, version: Option<u64>) -> Result<u64> {
         let _one_at_a_time = self.update.lock();
         if *loaded.options.device != *self.device {
             return Err(Error::Config(format!(
@@ -143,7 +148,14 @@ impl PolicySlot {
             )));
         }
         let old = self.current();
-        let new = PolicyVersion::new(old.version + 1, loaded, &self.options)?;
+        let version = version.unwrap_or(old.version.saturating_add(1));
+        if version <= old.version {
+            return Err(Error::Config(format!(
+                "the policy `{}` serves version {}, so a new one must have a number above it, but {version} was given",
+                self.name, old.version
+            )));
+        }
+        let new = PolicyVersion::new(version, loaded, &self.options)?;
         if new.schema != old.schema || new.mask_branches != old.mask_branches {
             return Err(Error::Contract(format!(
                 "the new model for policy `{}` does not fit: it has {}, but the one that serves has {}; keep the contract, or \

@@ -218,10 +218,10 @@ impl Agent {
     }
 
     /// Exchanges a policy's model; see [`PolicySlot::update`].
-    pub fn update_model(&self, policy: &str, loaded: LoadedModel) -> Result<u64> {
+    pub fn update_model(&self, policy: &str, loaded: LoadedModel, version: Option<u64>) -> Result<u64> {
         self.shared.check_changeable()?;
         let policy = self.policy(policy)?;
-        let version = policy.update(loaded)?;
+        let version = policy.update(loaded, version)?;
         self.tell_model(&policy);
         Ok(version)
     }

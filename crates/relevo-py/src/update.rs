@@ -1,0 +1,33 @@
+//! What `Agent.update_model` takes: a path, bytes, a loaded model, or a module of a training loop.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use pyo3::{
+    prelude::*,
+    types::{PyBytes, PyString},
+};
+use relevo_core::policy::{LoadedModel, PolicySlot};
+
+use crate::{contract::Contract, detach::detach, model::ModelModule};
+
+/// Loads a model for the policy `slot`, as the one that serves it was loaded.
+pub(crate) fn load(py: Python<'_>, model: &Bound<'_, PyAny>, slot: &PolicySlot) -> PyResult<LoadedModel> {
+    if let Ok(model) = model.cast::<ModelModule>() {
+        return Ok(model.get().0.clone());
+    }
+    let current = slot.current();
+    let serving = &current.loaded;
+    let (threads, device) = (serving.options.threads, slot.device().to_string());
+    let roles = Some(serving.roles.clone());
+    if let Ok(data) = model.extract::<Cow<'_, [u8]>>() {
+        return Ok(ModelModule::load_from_bytes(py, &data, "bytes".into(), threads, device, roles, None)?.0);
+    }
+    if model.is_instance_of::<PyString>() || model.hasattr("__fspath__")? {
+        return Ok(ModelModule::load_from_path(py, model.extract()?, threads, Some(device), roles, None)?.0);
+    }
+    let arguments = (model, Contract::new(py, serving)?, &**slot.device(), slot.normalizes());
+    let traced = py.import("relevo.export.handover")?.call_method1("torchscript", arguments)?;
+    let (data, name, shapes): (Bound<'_, PyBytes>, String, BTreeMap<String, Vec<usize>>) = traced.extract()?;
+    let new = ModelModule::load_from_bytes(py, data.as_bytes(), name, threads, device, None, Some(shapes))?;
+    detach(py, || new.0.named_after(serving))
+}

@@ -1,0 +1,64 @@
+"""Writing an export: prepared, compared, and put in place."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Literal
+
+from relevo._core import ModelModule
+from relevo.errors import ConfigError, ExportError, ModelLoadError
+from relevo.export.report import ExportReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relevo._core import Contract
+
+
+def write(
+    form: Literal["onnx", "torchscript"],
+    source: Any,  # noqa: ANN401 : a module, or a model of Stable-Baselines3
+    path: Path,
+    given: dict[str, Any],
+    tolerance: float,
+) -> ExportReport:
+    """Writes `source` as a file of this form; see `relevo.export.to_onnx`."""
+    try:
+        # A folder of that name, which Python would import as well, has no `nn`.
+        from torch import nn  # noqa: F401 : what is imported next needs it
+    except ImportError as error:
+        raise ExportError(f'exporting takes PyTorch ({error}); pip install "relevo[export]"') from None
+    from relevo.export import onnx_graph, scripting
+    from relevo.export.comparison import Comparison
+    from relevo.export.evaluation import evaluating
+    from relevo.export.source import torch_model
+
+    if not path.parent.is_dir():
+        raise ConfigError(f"the folder {path.parent} is not there; make it first")
+    model = torch_model(source, **given)
+    with evaluating(model.core) as core:
+        comparison = Comparison(model, core)
+        if form == "onnx":
+            data, difference = onnx_graph.exported(model, core, comparison, tolerance)
+        else:
+            script, difference = scripting.scripted(model, core, comparison, tolerance, "dict")
+            data = script.save_to_buffer()
+    shapes = {own.name: own.row_shape for own in model.inputs} if form == "torchscript" else None
+    contract = _contract(data, path.name, shapes)
+    # Under the name at once as a whole: another process may wait for it.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return ExportReport(path, difference, contract, model.bounds)
+
+
+def _contract(data: bytes, name: str, shapes: dict[str, tuple[int, ...]] | None) -> Contract | None:
+    try:
+        return ModelModule.load_from_bytes(data, name=name, shapes=shapes).contract
+    except ModelLoadError as error:
+        if shapes is not None and "pip install" in str(error):
+            return None
+        raise ExportError(f"Relevo does not load what was exported: {error}") from error

@@ -1,0 +1,157 @@
+"""What a training loop hands to `Agent.update_model`: a module, as the bytes of a TorchScript file."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from relevo.errors import ConfigError, ContractError, ExportError, ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch import nn
+
+    from relevo._core import Contract
+    from relevo.export.torch_model import TorchModel
+
+TOLERANCE = 5e-5
+"""How far a trace may be from its module, relative plus absolute."""
+SWITCH_INTERVAL = 0.0002
+"""Seconds."""
+
+ROLES = {"q_values": "logits"}
+"""Roles of outputs that are not called by their role."""
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """The trace of a module, which later updates fill with new weights."""
+
+    script: torch.jit.ScriptModule
+    names: tuple[str, ...]
+    device: str
+
+
+_ONE_AT_A_TIME = threading.Lock()
+_TRACES: weakref.WeakKeyDictionary[nn.Module, _Trace] = weakref.WeakKeyDictionary()
+
+
+def torchscript(
+    source: Any,  # noqa: ANN401 : whatever a user gives
+    contract: Contract,
+    device: str,
+    normalizes: bool,
+) -> tuple[bytes, str, dict[str, tuple[int, ...]]]:
+    """The bytes of a TorchScript file of `source`, a name for messages, and the shapes of the rows of its inputs.
+
+    Args:
+        source: a module, or a model of Stable-Baselines3.
+        contract: what the model that serves takes and gives. Its shapes are those of the inputs.
+        device: where the policy runs.
+        normalizes: whether the policy normalises observations; statistics of the source are left out then.
+
+    Raises:
+        ConfigError: the source is no module.
+        ContractError: it has NaN in its weights, or gives another number of tensors.
+        ModelLoadError: neither a trace nor a script gives what it gives.
+    """
+    try:
+        # A folder of that name, which Python would import as well, has no `nn`.
+        from torch import nn  # noqa: F401 : what is imported next needs it
+    except ImportError:
+        raise ConfigError(
+            "update_model takes a path, bytes, a ModelModule, or a torch.nn.Module with relevo[torch] installed, but "
+            f"{type(source).__name__} came"
+        ) from None
+    from relevo.export.comparison import Comparison
+    from relevo.export.evaluation import evaluating
+    from relevo.export.scripting import argument_names
+
+    model = _torch_model(source, contract, normalizes)
+    _check_weights(model.core)
+    name = f"the module {type(model.core).__name__}"
+    shapes = dict(
+        zip(argument_names([own.name for own in model.inputs]), (own.row_shape for own in model.inputs), strict=True)
+    )
+    try:
+        with _ONE_AT_A_TIME, _short_turns(), evaluating(model.core, device) as core:
+            script = _script(model, core, Comparison(model, core, device))
+            return script.save_to_buffer(), name, shapes
+    except ConfigError as error:
+        raise ContractError(f"the new model does not fit the one that serves: {error}") from error
+    except ExportError as error:
+        raise ModelLoadError(f"{name} cannot be loaded: {error}") from error
+
+
+def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchModel:  # noqa: ANN401
+    """The source with the outputs of the model that serves, whose constants are kept."""
+    from relevo.export import actor_critic, stable_baselines
+    from relevo.export.inputs import of_contract
+    from relevo.export.modules import Selected
+    from relevo.export.source import of_module, torch_model, unwrapped
+
+    wanted = [tensor for tensor in contract.outputs if tensor.role != "constant"]
+    names = tuple(tensor.name for tensor in wanted)
+    if stable_baselines.find(source) is not None:
+        model = torch_model(source, None, None, None, {} if normalizes else None)
+    else:
+        module, inputs = unwrapped(source), of_contract(contract)
+        if not actor_critic.is_one(module):
+            return of_module(module, inputs, names)
+        model = of_module(module, inputs, None)
+    own = [ROLES.get(name, name) for name in model.outputs]
+    missing = [tensor.name for tensor in wanted if tensor.role not in own]
+    if missing or len(model.inputs) != len(contract.inputs):
+        raise ContractError(
+            f"{type(source).__name__} gives {', '.join(model.outputs)} for {len(model.inputs)} inputs, but the model "
+            f"that serves gives {', '.join(names)} for {len(contract.inputs)}; let the policy begin with a file that "
+            "relevo.export wrote of it"
+        )
+    positions = [own.index(tensor.role) for tensor in wanted]
+    wrap = model.wrap
+    return replace(model, wrap=lambda core: Selected(wrap(core), positions), outputs=names, branches=(), witness=None)
+
+
+def _script(model: TorchModel, core: nn.Module, comparison: Any) -> torch.jit.ScriptModule:  # noqa: ANN401
+    from relevo.export.comparison import DisagreementError
+    from relevo.export.scripting import named, runner, scripted
+
+    known = _TRACES.get(model.core)
+    if known is not None and (known.names, known.device) == (model.names, comparison.device):
+        try:
+            known.script.load_state_dict(named(model, core, "dict").state_dict())
+            comparison.largest_difference(runner(model, known.script, comparison.device), TOLERANCE)
+        except (DisagreementError, RuntimeError):
+            # Other layers, or Python values that the trace holds as constants: it is made anew.
+            del _TRACES[model.core]
+        else:
+            return known.script
+    script, _ = scripted(model, core, comparison, TOLERANCE, "dict")
+    _TRACES[model.core] = _Trace(script, model.names, comparison.device)
+    return script
+
+
+@contextlib.contextmanager
+def _short_turns() -> Iterator[None]:
+    """Lets threads that act have the interpreter's lock sooner: by default they wait 5 ms for it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, SWITCH_INTERVAL))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _check_weights(module: nn.Module) -> None:
+    bad = [name for name, weights in module.named_parameters() if weights.is_floating_point() and weights.isnan().any()]
+    if bad:
+        raise ContractError(
+            f"the new {type(module).__name__} has NaN in {len(bad)} of its weights, the first of which is {bad[0]}; "
+            "the policy keeps its model. Look at the learning rate, or for a division by zero in the loss"
+        )
