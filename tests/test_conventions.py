@@ -126,7 +126,7 @@ def old_ml_agents(path: Path) -> Path:
             *(helper.make_node("Identity", [f"the_{name}"], [name]) for name in constants),
         ],
         {"vector_observation": ["batch", 4], "action_masks": ["batch", 3]},
-        {**dict.fromkeys(names, [1]), "action": ["batch", 3]},
+        {**{name: [1] for name in names}, "action": ["batch", 3]},
         {
             "w": draw(4, 3),
             "one": np.ones(1, np.float32),

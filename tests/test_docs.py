@@ -49,7 +49,7 @@ class Block:
     def absent(self) -> list[str]:
         """What it needs and is not installed."""
         specs = {name: importlib.util.find_spec(name) for name in self.needs}
-        # A folder without a module in it, such as `tests/torch`, has no origin.
+        # A folder without a module in it, such as `tests/torchscript`, has no origin.
         return [name for name, spec in specs.items() if spec is None or spec.origin is None]
 
 

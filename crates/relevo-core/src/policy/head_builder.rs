@@ -147,7 +147,8 @@ impl<'a> Builder<'a> {
     }
 
     fn logits(&mut self, kind: HeadKind, nature: Option<Nature>) -> Result<(Reads, ColumnSpec)> {
-        let (index, output) = self.find(kind, nature, &[OutputRole::Logits, OutputRole::ActionValues, OutputRole::Action])?;
+        let (index, output) =
+            self.find(kind, nature, &[OutputRole::Logits, OutputRole::ActionValues, OutputRole::Action])?;
         let width = float_width(kind, output)?;
         let given = !self.options.branches.is_empty();
         let known = if given { &self.options.branches } else { &self.contract.branches };
@@ -262,10 +263,9 @@ fn nature(output: &OutputContract) -> Option<Nature> {
             Some(Nature::Continuous)
         }
         OutputRole::Mean | OutputRole::MeanAndLogStd => Some(Nature::Continuous),
-        OutputRole::Action
-        | OutputRole::DeterministicAction
-        | OutputRole::Logits
-        | OutputRole::ActionValues => Some(Nature::Discrete),
+        OutputRole::Action | OutputRole::DeterministicAction | OutputRole::Logits | OutputRole::ActionValues => {
+            Some(Nature::Discrete)
+        }
         _ => None,
     }
 }
