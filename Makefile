@@ -94,7 +94,7 @@ test-python: $(INSTALLED) ## Run the Python tests and the examples, against the 
 
 .PHONY: test-torch
 test-torch: $(TORCH_INSTALLED) ## Build the TorchScript backend, install torch (5 GB) beside it, and run its tests
-	@$(STAGE) "TorchScript tests" $(VENV_PYTHON) -m pytest tests/torchscript tests/test_doctor.py
+	@$(STAGE) "TorchScript tests" $(VENV_PYTHON) -m pytest tests/torchscript tests/test_doctor.py tests/test_docs.py tests/test_dlpack.py tests/test_update_model.py
 	@$(STAGE) "TorchScript demo" $(VENV_PYTHON) examples/torch/demo.py
 	@$(STAGE) "Rust tests (TorchScript)" $(TORCH_SETTINGS) cargo test --release $(LOCKED) --manifest-path $(TORCH_MANIFEST) --test without_torch
 	@$(STAGE) "clippy (TorchScript)" $(TORCH_SETTINGS) cargo clippy --release $(LOCKED) --manifest-path $(TORCH_MANIFEST) -- -D warnings
