@@ -244,7 +244,7 @@ ROLES = {
     ),
     "ppo-box": ({"mean": "mean", "log_std": "log_std", "value": "value"}, "gaussian"),
     "ppo-noise": ({"mean": "mean", "log_std": "log_std", "value": "value"}, "gaussian"),
-    "dqn": ({"deterministic_action": "deterministic_action", "q_values": "logits"}, "raw"),
+    "dqn": ({"deterministic_action": "deterministic_action", "q_values": "action_values"}, "raw"),
     "sac": ({"mean": "mean", "log_std": "log_std"}, "gaussian"),
     "sac-noise": ({"mean": "mean", "log_std": "log_std"}, "gaussian"),
     "td3": ({"action": "action"}, "raw"),

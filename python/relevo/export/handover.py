@@ -25,7 +25,7 @@ TOLERANCE = 5e-5
 SWITCH_INTERVAL = 0.0002
 """Seconds."""
 
-ROLES = {"q_values": "logits"}
+ROLES = {"q_values": "action_values"}
 """Roles of outputs that are not called by their role."""
 
 
