@@ -265,3 +265,10 @@ def test_importing_the_library_is_light() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {"relevo", "numpy"} <= set(loaded)
     assert {"rich", "typer", "click", "gymnasium", "onnxruntime", "onnx", "pyarrow", "torch"} & set(loaded) == set()
+
+
+@pytest.mark.parametrize("wrong", ["x", "=3", "x=a", "x=3;4"])
+def test_a_shape_that_is_none_is_a_slip_of_the_keyboard(policy: Path, wrong: str) -> None:
+    done = relevo_command("inspect", policy, "--shape", wrong)
+    assert done.returncode == 2
+    assert "name=sizes" in " ".join(done.stderr.split())

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relevo._core import ModelModule
-from relevo.cli.terminal import ROLE_HELP, facts, output, parse_roles, print_json
+from relevo.cli.terminal import ROLE_HELP, SHAPE_HELP, facts, output, parse_roles, parse_shapes, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def inspect(
     policy: Annotated[Path, typer.Argument(metavar="FILE", help="The model, such as policy.onnx.", show_default=False)],
     role: Annotated[list[str] | None, typer.Option(metavar="NAME=ROLE", help=ROLE_HELP)] = None,
+    shape: Annotated[list[str] | None, typer.Option(metavar="NAME=SIZES", help=SHAPE_HELP)] = None,
     json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object on standard output.")] = False,
 ) -> None:
     """Shows a model's contract: what it takes and gives, and how that was found out.
@@ -35,7 +36,7 @@ def inspect(
 
         relevo inspect policy.onnx --role input.1=observation
     """
-    model = ModelModule.load_from_path(policy, roles=parse_roles(role or []))
+    model = ModelModule.load_from_path(policy, roles=parse_roles(role or []), shapes=parse_shapes(shape or []))
     contract = model.contract
     if json:
         print_json(_as_dict(model, contract))
@@ -44,7 +45,7 @@ def inspect(
     console.print(_tensors("inputs", contract.inputs))
     console.print(_tensors("outputs", contract.outputs))
     console.print(facts(_facts(model, contract), title="model"))
-    console.print(Text(_hint(policy, contract, role or [])), soft_wrap=True)
+    console.print(Text(_hint(policy, contract, role or [], shape or [])), soft_wrap=True)
 
 
 def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
@@ -144,13 +145,15 @@ def _memory(contract: Contract) -> str:
     return "\n".join(["recurrent: each actor carries", *states])
 
 
-def _hint(policy: Path, contract: Contract, roles: Sequence[str]) -> str:
+def _hint(policy: Path, contract: Contract, roles: Sequence[str], shapes: Sequence[str]) -> str:
     if contract.unlinked:
         name = contract.unlinked[0]
         return f"Say which output gives the next value of {name}: relevo inspect {policy} --role {name}=state:OUTPUT"
     command = ["relevo", "run", "--policy", str(policy), "--env", "ENVIRONMENT", "--actors", "64", "--out", "runs/a"]
     for role in roles:
         command += ["--role", role]
+    for shape in shapes:
+        command += ["--shape", shape]
     if contract.default_head is None:
         command += ["--head", "HEAD"]
     return f"Run it: {shlex.join(command)}"

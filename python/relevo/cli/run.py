@@ -16,11 +16,13 @@ from relevo.cli.progress_bar import ProgressBar
 from relevo.cli.terminal import (
     INTERRUPTED,
     ROLE_HELP,
+    SHAPE_HELP,
     facts,
     messages,
     output,
     parse_branches,
     parse_roles,
+    parse_shapes,
     print_json,
 )
 from relevo.collection import collect
@@ -142,6 +144,7 @@ def run(
     ] = None,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads in one forward pass.")] = 1,
     role: Annotated[list[str] | None, typer.Option(metavar="NAME=ROLE", help=ROLE_HELP)] = None,
+    shape: Annotated[list[str] | None, typer.Option(metavar="NAME=SIZES", help=SHAPE_HELP)] = None,
     deterministic: Annotated[
         bool | None,
         typer.Option(
@@ -176,7 +179,8 @@ def run(
     envs = make_vector(env, actors, workers)
     # One seed for everything, small enough for every reader of JSON.
     seed = secrets.randbits(32) if seed is None else seed
-    model = ModelModule.load_from_path(policy, threads=threads, device=device, roles=parse_roles(role or []))
+    roles, shapes = parse_roles(role or []), parse_shapes(shape or [])
+    model = ModelModule.load_from_path(policy, threads=threads, device=device, roles=roles, shapes=shapes)
     space = envs.single_action_space
     builder = AgentBuilder().actor_count(actors)
     builder.default_model(

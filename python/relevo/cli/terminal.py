@@ -22,6 +22,11 @@ ROLE_HELP = (
     "obs=observation. May be given several times."
 )
 
+SHAPE_HELP = (
+    "The shape of one row of an input whose file does not declare it: [bold]name=sizes[/bold], such as obs=45 or "
+    "camera=3,64,64. May be given several times."
+)
+
 
 def output() -> Console:
     """Standard output: what was asked for."""
@@ -53,6 +58,22 @@ def parse_roles(given: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(f"expected name=role, such as obs=observation, but {pair!r} came")
         roles[name] = role
     return roles
+
+
+def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
+    """`name=3,4` pairs as a dict of shapes; None without any."""
+    shapes = {}
+    for pair in given:
+        name, separator, sizes = pair.partition("=")
+        try:
+            if not (name and separator):
+                raise ValueError
+            shapes[name] = tuple(int(size) for size in sizes.split(",") if size)
+        except ValueError:
+            raise typer.BadParameter(
+                f"expected name=sizes, such as obs=45 or camera=3,64,64, but {pair!r} came"
+            ) from None
+    return shapes or None
 
 
 def parse_branches(given: str | None) -> list[int] | None:
