@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import models
 import numpy as np
 import numpy.typing as npt
 import pytest
+from onnx import helper
 
 import relevo
 
@@ -159,3 +161,47 @@ def test_the_broken_file_names_the_output_at_fault(shared: Path) -> None:
     with pytest.raises(relevo.ModelLoadError, match="memory_size") as caught:
         relevo.ModelModule.load_from_path(shared / f"{BROKEN}.onnx")
     assert f"{BROKEN}.onnx" in str(caught.value)
+
+
+def test_sizes_that_a_file_leaves_open_may_be_given(tmp_path: Path) -> None:
+    path = models.save(
+        tmp_path / "open.onnx",
+        [helper.make_node("MatMul", ["obs", "w"], ["logits"])],
+        {"obs": ["batch", "features"]},
+        {"logits": ["batch", 3]},
+        {"w": np.eye(6, 3, dtype=np.float32)},
+    )
+    with pytest.raises(relevo.ModelLoadError, match="has no size"):
+        relevo.ModelModule.load_from_path(path)
+    model = relevo.ModelModule.load_from_path(path, shapes={"obs": (6,)})
+    assert model.contract.inputs[0].row_shape == (6,)
+    assert any("a row of shape (6,) was given" in note for note in model.contract.notes)
+    with pytest.raises(relevo.ConfigError, match="no such input; it has obs"):
+        relevo.ModelModule.load_from_path(path, shapes={"x": (6,)})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_an_update_with_wild_weights_is_refused(tmp_path: Path, value: float) -> None:
+    """The weight matters for observations below zero alone."""
+
+    def write(name: str, weight: float) -> Path:
+        return models.save(
+            tmp_path / name,
+            [
+                helper.make_node("Neg", ["obs"], ["turned"]),
+                helper.make_node("Relu", ["turned"], ["below"]),
+                helper.make_node("MatMul", ["below", "w"], ["actions"]),
+            ],
+            {"obs": ["batch", 1]},
+            {"actions": ["batch", 1]},
+            {"w": np.array([[weight]], np.float32)},
+        )
+
+    agent = relevo.AgentBuilder().default_model(write("good.onnx", 2.0)).actor_count(1).build()
+    with agent:
+        with pytest.raises(
+            relevo.ContractError, match="gives (NaN|infinite numbers) where the one that serves does not"
+        ):
+            agent.update_model(write("bad.onnx", value))
+        assert agent.get_model_version() == [1]
+        assert agent.actors().act(np.array([[-1.5]], np.float32)).action == 3.0

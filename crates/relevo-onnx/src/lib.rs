@@ -12,6 +12,7 @@ mod library;
 mod message;
 mod model;
 mod noise;
+mod open_shapes;
 mod proto;
 mod rewrite;
 #[cfg(test)]
@@ -100,7 +101,11 @@ impl Backend for OnnxBackend {
         let library = library()?;
         match device.missing(library) {
             Some(reason) => Err(unavailable(&reason, library)),
-            None => Ok(Arc::new(OnnxModel::load(source, Workshop { library, device, threads: options.threads })?)),
+            None => Ok(Arc::new(OnnxModel::load(
+                source,
+                Workshop { library, device, threads: options.threads },
+                &options.shapes,
+            )?)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! A loaded ONNX file.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -23,6 +24,7 @@ use crate::{
     library::Library,
     message::readable,
     noise::Noise,
+    open_shapes,
     session::OnnxSession,
 };
 
@@ -68,7 +70,11 @@ pub(crate) struct OnnxModel {
 
 impl OnnxModel {
     /// Reads and checks a file.
-    pub(crate) fn load(source: ModelSource<'_>, workshop: Workshop) -> Result<Self> {
+    pub(crate) fn load(
+        source: ModelSource<'_>,
+        workshop: Workshop,
+        shapes: &BTreeMap<String, Vec<usize>>,
+    ) -> Result<Self> {
         let path = source.path;
         let fault = |reason: String| Error::model_load(path, reason);
         let mut bytes = match source.bytes {
@@ -85,7 +91,8 @@ impl OnnxModel {
             let (seeded, seeds) = Noise::new(&bytes).map_err(fault)?;
             (bytes, noise) = (seeded, Some(seeds));
         }
-        let Declaration { inputs, mut outputs, producer, random_ops, batch_obstacle, .. } = declaration;
+        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, .. } = declaration;
+        let notes = open_shapes::fill(&mut inputs, shapes)?;
         let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
         for (spec, outlet) in outputs.iter_mut().zip(session.outputs()) {
             correct_shape(spec, outlet.dtype());
@@ -114,7 +121,7 @@ impl OnnxModel {
                 Some(Batch::Dynamic { reason: reason.into() })
             }
         };
-        let facts = ModelFacts { producer, sha256, random_ops, batch, ..ModelFacts::default() };
+        let facts = ModelFacts { producer, sha256, random_ops, batch, notes };
         Ok(Self { signature, facts, bytes, noise, workshop, first: Mutex::new(Some(first)) })
     }
 }

@@ -64,15 +64,11 @@ def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
     """`name=3,4` pairs as a dict of shapes; None without any."""
     shapes = {}
     for pair in given:
-        name, separator, sizes = pair.partition("=")
-        try:
-            if not (name and separator):
-                raise ValueError
-            shapes[name] = tuple(int(size) for size in sizes.split(",") if size)
-        except ValueError:
-            raise typer.BadParameter(
-                f"expected name=sizes, such as obs=45 or camera=3,64,64, but {pair!r} came"
-            ) from None
+        name, separator, text = pair.partition("=")
+        sizes = [size for size in text.split(",") if size]
+        if not (name and separator and all(size.isdecimal() for size in sizes)):
+            raise typer.BadParameter(f"expected name=sizes, such as obs=45 or camera=3,64,64, but {pair!r} came")
+        shapes[name] = tuple(map(int, sizes))
     return shapes or None
 
 

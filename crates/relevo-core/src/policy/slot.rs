@@ -25,6 +25,9 @@ use crate::{
     trajectory::{ColumnSpec, StepSchema},
 };
 
+/// A unit that is off for one made-up observation is on for another.
+const PROBE_FACTORS: [f32; 4] = [1.0, -1.0, 0.0, 10.0];
+
 /// A named slot that serves one version of a model at a time.
 #[derive(Debug)]
 pub struct PolicySlot {
@@ -176,10 +179,12 @@ impl PolicySlot {
         }
         // The first passes of a session are slow; a call that waits should not pay for them.
         new.warm(old.own_workers.load(Ordering::Relaxed))?;
-        if new.gives_nan()? && !old.gives_nan()? {
+        if let Some(wild) = new.gives_wild()?
+            && old.gives_wild()?.is_none()
+        {
             return Err(Error::Contract(format!(
-                "the new model for policy `{}` gives NaN where the one that serves does not; it keeps serving. Look for NaN in \
-                 the new weights",
+                "the new model for policy `{}` gives {wild} where the one that serves does not; it keeps serving. Look for {wild} \
+                 in the new weights",
                 self.name
             )));
         }
@@ -262,24 +267,35 @@ impl PolicyVersion {
     fn warm(&self, workers: u64) -> Result<()> {
         for _ in 0..workers {
             let mut worker = self.worker()?;
-            self.probe(&mut worker)?;
+            self.probe(&mut worker, 1.0)?;
             self.warm_workers.lock().push(worker);
         }
         Ok(())
     }
 
-    /// A forward pass on a made-up observation.
-    fn probe(&self, worker: &mut Worker) -> Result<()> {
-        let observations: Vec<_> = self.loaded.contract.observations().map(|input| probe_input(input, 1)).collect();
+    /// A forward pass on a made-up observation, its floats multiplied by `factor`.
+    fn probe(&self, worker: &mut Worker, factor: f32) -> Result<()> {
+        let mut observations: Vec<_> = self.loaded.contract.observations().map(|input| probe_input(input, 1)).collect();
+        for tensor in observations.iter_mut().filter(|tensor| tensor.dtype() == DType::Float32) {
+            tensor.values_mut::<f32>().iter_mut().for_each(|value| *value *= factor);
+        }
         worker.forward(1, &observations.iter().map(Tensor::bytes).collect::<Vec<_>>(), None, &[])
     }
 
-    /// Whether a forward pass on a made-up observation gives NaN.
-    fn gives_nan(&self) -> Result<bool> {
+    /// Whether forward passes on made-up observations give NaN, or infinite numbers: which of the two.
+    fn gives_wild(&self) -> Result<Option<&'static str>> {
         let mut worker = self.checkout()?;
-        self.probe(&mut worker)?;
-        let mut outputs = worker.outputs().iter().filter(|output| output.dtype() == DType::Float32);
-        Ok(outputs.any(|output| output.values::<f32>().iter().any(|value| value.is_nan())))
+        let mut infinite = false;
+        for factor in PROBE_FACTORS {
+            self.probe(&mut worker, factor)?;
+            for output in worker.outputs().iter().filter(|output| output.dtype() == DType::Float32) {
+                if output.values::<f32>().iter().any(|value| value.is_nan()) {
+                    return Ok(Some("NaN"));
+                }
+                infinite |= output.values::<f32>().iter().any(|value| value.is_infinite());
+            }
+        }
+        Ok(infinite.then_some("infinite numbers"))
     }
 
     /// A worker for one caller.
