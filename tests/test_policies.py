@@ -200,7 +200,7 @@ def test_an_update_with_wild_weights_is_refused(tmp_path: Path, value: float) ->
     agent = relevo.AgentBuilder().default_model(write("good.onnx", 2.0)).actor_count(1).build()
     with agent:
         with pytest.raises(
-            relevo.ContractError, match="gives (NaN|infinite numbers) where the one that serves does not"
+            relevo.ContractError, match=r"gives (NaN|infinite numbers) where the one that serves does not"
         ):
             agent.update_model(write("bad.onnx", value))
         assert agent.get_model_version() == [1]
