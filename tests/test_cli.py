@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import models
 import numpy as np
@@ -16,9 +17,6 @@ import pytest
 from onnx import helper
 
 import relevo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMAND = [sys.executable, "-c", "from relevo.cli import main; main()"]
 BALANCE = [[-0.1, 0.1], [-0.3, 0.3], [-3.0, 3.0], [-1.0, 1.0]]
@@ -204,6 +202,36 @@ def test_an_action_space_that_does_not_fit(policy: Path) -> None:
     assert_fails(relevo_command("run", "--policy", policy, "--env", "Acrobot-v1"), "one of 3", "chooses from 2")
     three = models.linear(policy.with_name("three.onnx"), np.eye(3))
     assert_fails(relevo_command("run", "--policy", three, "--env", "Pendulum-v1"), "float32 of shape (1,)", "int64")
+
+
+LOCAL = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+gymnasium.register("Local-v0", entry_point=CartPoleEnv, max_episode_steps=20)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["in this process", "in a worker"])
+@pytest.mark.parametrize("command", ["relevo", "python -m relevo"])
+def test_an_environment_in_the_current_folder(
+    command: str, workers: tuple[str, ...], policy: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "local_environments.py").write_text(LOCAL)
+    program = shutil.which("relevo", path=str(Path(sys.executable).parent))
+    assert program is not None
+    started = [program] if command == "relevo" else [sys.executable, "-m", "relevo"]
+    arguments = ("run", "--policy", str(policy), "--env", "local_environments:Local-v0", "--actors", "2", *workers)
+    done = subprocess.run(
+        [*started, *arguments, "--steps", "100", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 100
 
 
 @pytest.mark.parametrize(

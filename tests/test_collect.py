@@ -404,6 +404,14 @@ def whole_numbers(path: Path, columns: int) -> Path:
         (gym.spaces.MultiDiscrete([2, 2]), "argmax", r"whole numbers of shape \(2,\)"),
         (gym.spaces.MultiBinary(2), "raw", r"whole numbers of shape \(2,\)"),
         (gym.spaces.Tuple([gym.spaces.Discrete(2)]), "argmax", "Tuple"),
+        (gym.spaces.Discrete(2), "raw", 'head="categorical" or "argmax"'),
+        (gym.spaces.Discrete(5), "raw", "; choose a policy with 5 logits$"),
+        (gym.spaces.MultiDiscrete([1, 1]), "raw", r'head="categorical", branches=\[1, 1\] \(--head categorical\)'),
+        (gym.spaces.MultiDiscrete([1, 1]), "argmax", r"branches=\[1, 1\]"),
+        (gym.spaces.MultiDiscrete([3, 2]), "raw", "; choose a policy that was made for this environment$"),
+        (gym.spaces.Box(-1, 1, (1,)), "raw", 'where these are 1 means and as many log-stds, choose head="gaussian"'),
+        (gym.spaces.Box(-1, 1, (3,)), "raw", "; choose a policy that was made for this environment$"),
+        (gym.spaces.Box(-1, 1, (2,)), "argmax", '"gaussian" or "raw"'),
     ],
     ids=str,
 )
@@ -413,6 +421,24 @@ def test_an_action_space_that_does_not_fit(space: gym.Space[Any], head: str, wor
         started(models.linear(tmp_path / "policy.onnx", WEIGHTS), head=head) as agent,
         pytest.raises(relevo.UnsuitableEnvironmentError, match=words),
     ):
+        relevo.collect(agent, envs, steps=100, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("space", "branches", "words"),
+    [
+        (gym.spaces.Discrete(2), [1, 1], r"the branches \[1, 1\] do not fit; leave them out"),
+        (gym.spaces.Discrete(3), [1, 1], r"the branches \[1, 1\] do not fit, .* a policy with 3 logits"),
+        (gym.spaces.Discrete(3), [2], "the policy chooses from 2; choose a policy with 3 logits"),
+        (gym.spaces.MultiDiscrete([[1], [1]]), [1, 1], "wrap the environment .* one row of 2"),
+    ],
+    ids=str,
+)
+def test_branches_that_do_not_fit(space: gym.Space[Any], branches: list[int], words: str, tmp_path: Path) -> None:
+    envs = SyncVectorEnv([lambda: Countdown(choices=space)] * ACTORS, autoreset_mode=AutoresetMode.SAME_STEP)
+    policy = models.linear(tmp_path / "policy.onnx", WEIGHTS)
+    builder = relevo.AgentBuilder().default_model(policy, "argmax", branches=branches).actor_count(ACTORS)
+    with builder.build() as agent, pytest.raises(relevo.UnsuitableEnvironmentError, match=words):
         relevo.collect(agent, envs, steps=100, seed=0)
 
 

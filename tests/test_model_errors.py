@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import fixed_batch_graphs
@@ -187,3 +188,32 @@ def test_the_cpu_is_always_there() -> None:
     assert ("cpu", None) in devices["onnx"]
     names = [name for name, _ in devices["onnx"]]
     assert ("coreml" if sys.platform == "darwin" else "cuda:0") in names
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("ppo.zip", r"Stable-Baselines3.*PPO\.load.*relevo\.export\.to_onnx"),
+        ("policy.pkl", "pickles are never loaded"),
+        ("policy.h5", r"to_onnx \(\.onnx\).*to_torchscript \(\.pt\), which relevo\[torch\] loads"),
+        ("policy", r"relevo\[torch\]"),
+    ],
+)
+def test_a_name_of_no_format(name: str, advice: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"something")
+    with pytest.raises(relevo.ModelLoadError, match=advice):
+        relevo.ModelModule.load_from_path(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("export", "name", "advice"),
+    [
+        (relevo.export.to_onnx, "a.pt", r"but is a\.pt; name it a\.onnx, or export it by to_torchscript"),
+        (relevo.export.to_torchscript, "a.ONNX", r"but is a\.ONNX; name it a\.pt, or export it by to_onnx"),
+    ],
+)
+def test_an_export_under_a_name_of_the_other_format(
+    export: Callable[..., object], name: str, advice: str, tmp_path: Path
+) -> None:
+    with pytest.raises(relevo.ConfigError, match=advice):
+        export(None, tmp_path / name)

@@ -141,12 +141,12 @@ def test_folders_that_cannot_be_recorded_into(policy: Path, tmp_path: Path) -> N
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(relevo.TrajectoryError, match="file"):
         start(tmp_path / "file" / "run")
-    with pytest.raises(relevo.TrajectoryError, match="proc"):
+    with pytest.raises(relevo.TrajectoryError, match=r"proc.*; record into a folder that can be written"):
         start(Path("/proc/relevo"))
 
 
 def test_reading_what_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(relevo.TrajectoryError, match=r"run\.json"):
+    with pytest.raises(relevo.TrajectoryError, match=r"run\.json.*; give the folder that was recorded into"):
         relevo.open_run(tmp_path)
     with pytest.raises(relevo.TrajectoryError, match="nowhere"):
         relevo.open_run(tmp_path / "nowhere")

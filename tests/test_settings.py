@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import models
 import numpy as np
 import pytest
@@ -84,3 +85,70 @@ def test_an_agent_that_was_shut_down_before_its_start_does_not_start(policy: Pat
     agent.shutdown()
     with pytest.raises(relevo.AgentStateError, match="shut down"):
         agent.start()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"bounds": (-1, 1)}, r"a relevo\.Bounds, but \(-1, 1\) \(tuple\) came; write Bounds\(low, high\)"),
+        ({"normalization": 3}, r"a relevo\.Normalization.* but 3 \(int\) came; write Normalization"),
+        ({"normalization": {"obs": 3}}, r"a relevo\.Normalization.* \(dict\) came"),
+        ({"branches": 2}, r"a list of whole numbers, such as \[3, 2\], but 2 \(int\) came"),
+        ({"branches": "22"}, "a list of whole numbers.*'22'"),
+        ({"branches": [2, 1.5]}, r"a branch must be a whole number, but 1\.5"),
+        ({"roles": ["x"]}, r"a dict of names and roles.*but \['x'\] came"),
+        ({"roles": {"obs": 3}}, "a dict of names and roles"),
+    ],
+    ids=str,
+)
+def test_settings_of_a_policy_of_another_type(given: Any, words: str, policy: Path) -> None:
+    with pytest.raises(relevo.ConfigError, match=words):
+        relevo.AgentBuilder().default_model(policy, **given)
+
+
+def test_a_model_of_another_type(policy: Path) -> None:
+    with pytest.raises(relevo.ConfigError, match=r"a path or a relevo\.ModelModule, but 3 \(int\) came"):
+        relevo.AgentBuilder().default_model(3)  # type: ignore[arg-type]
+    agent = builder(policy, 1).build()
+    with pytest.raises(relevo.ConfigError, match=r"a path or a relevo\.ModelModule, but int came"):
+        agent.new_actor(model=3)  # type: ignore[arg-type]
+
+
+def test_ids_of_another_type(policy: Path) -> None:
+    agent = builder(policy, 2).build()
+    first, second = agent.get_actor_ids()
+    words = r"must be a list of uuid\.UUID, as agent\.get_actor_ids\(\) gives them, but {} came; .*uuid\.UUID\(text\)"
+    wrong: list[tuple[Any, str]] = [(["x"], "'x'"), ([first, str(second)], f"'{second}'"), ("ab", "'ab'"), (3, "3")]
+    calls: list[Callable[[Any], object]] = [
+        agent.actors,
+        agent.get_model_version,
+        lambda ids: agent.assign(ids, "default"),
+    ]
+    for ids, came in wrong:
+        for call in calls:
+            with pytest.raises(relevo.ConfigError, match=words.format(came)):
+                call(ids)
+    with pytest.raises(relevo.ConfigError, match=r"an actor's id must be a uuid\.UUID"):
+        agent.remove_actor(str(first))  # type: ignore[arg-type]
+    assert agent.get_actor_ids() == [first, second]
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_bounds_of_another_width(count: int, tmp_path: Path) -> None:
+    path = models.linear(tmp_path / "continuous.onnx", np.eye(4), "actions")
+    bounds = relevo.Bounds([-1.0] * count, [1.0] * count)
+    with pytest.raises(relevo.ContractError, match=r"give as many .* as an action has elements, 4"):
+        relevo.AgentBuilder().default_model(path, head="raw", bounds=bounds).build()
+
+
+def test_bounds_of_whole_numbers() -> None:
+    with pytest.raises(relevo.ConfigError, match=r"the space is Discrete\(2\); leave bounds out"):
+        relevo.Bounds.of(gymnasium.spaces.Discrete(2))
+
+
+@pytest.mark.parametrize("content", ["no JSON", "[1]", '{"mean": [0]}', '{"mean": [0], "variance": [1], "more": 1}'])
+def test_a_normalization_that_is_none(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "statistics.json"
+    file.write_text(content)
+    with pytest.raises(relevo.ConfigError, match=r'statistics\.json.*write one JSON object .*"mean": \[numbers\]'):
+        relevo.Normalization.from_json(file)

@@ -57,5 +57,8 @@ def test_truncated_bytes_are_refused(agent: relevo.Agent, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("given", [None, 3, [1.0], {"weights": 1}])
 def test_what_is_no_model(agent: relevo.Agent, given: Any) -> None:
-    with agent, pytest.raises(relevo.ConfigError, match=r"torch\.nn\.Module.* but .* came"):
+    with (
+        agent,
+        pytest.raises(relevo.ConfigError, match=r"a ModelModule, a torch\.nn\.Module.* but .* came"),
+    ):
         agent.update_model(given)

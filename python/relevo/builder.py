@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast, get_args
+from typing import Literal, Self, TypeAlias, cast, get_args
 
 from relevo import log
 from relevo._core import Agent, ModelModule
@@ -15,10 +17,6 @@ from relevo.checks import whole_number
 from relevo.errors import ConfigError
 from relevo.settings import Bounds, Head, Normalization, PolicySettings, by_name
 from relevo.shutdown import shut_down_at_exit
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
 
 OnError: TypeAlias = Literal["raise", "drop_actor"]
 
@@ -104,11 +102,14 @@ class AgentBuilder:
         if isinstance(model, ModelModule) and roles is not None:
             msg = "roles were given with a model that is loaded already; give them to ModelModule.load_from_path"
             raise ConfigError(msg)
-        sizes = [whole_number("a branch", size, 1) for size in branches or ()]
-        statistics = (
-            normalization if normalization is None or isinstance(normalization, Normalization) else dict(normalization)
+        self._policies[name] = _Policy(
+            _checked_model(model),
+            head,
+            _checked_roles(roles),
+            _checked_branches(branches),
+            _checked_bounds(bounds),
+            _checked_statistics(normalization),
         )
-        self._policies[name] = _Policy(model, head, roles, sizes, bounds, statistics)
         return self
 
     def actor_count(self, count: int) -> Self:
@@ -256,3 +257,51 @@ class AgentBuilder:
                 },
             }
         )
+
+
+def _checked_model(given: object) -> ModelModule | str | os.PathLike[str]:
+    if not isinstance(given, ModelModule | str | os.PathLike):
+        msg = f"model must be a path or a relevo.ModelModule, but {given!r} ({type(given).__name__}) came"
+        raise ConfigError(msg)
+    return given
+
+
+def _checked_bounds(given: object) -> Bounds | None:
+    if given is not None and not isinstance(given, Bounds):
+        msg = (
+            f"bounds must be a relevo.Bounds, but {given!r} ({type(given).__name__}) came; write Bounds(low, high), or "
+            "Bounds.of(env.action_space)"
+        )
+        raise ConfigError(msg)
+    return given
+
+
+def _checked_roles(given: object) -> dict[str, str] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not all(isinstance(word, str) for pair in given.items() for word in pair):
+        msg = f'roles must be a dict of names and roles, such as {{"obs": "observation"}}, but {given!r} came'
+        raise ConfigError(msg)
+    return dict(given)
+
+
+def _checked_branches(given: object) -> list[int]:
+    if given is None:
+        return []
+    # NumPy's `nvec` is no Sequence.
+    if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
+        msg = f"branches must be a list of whole numbers, such as [3, 2], but {given!r} ({type(given).__name__}) came"
+        raise ConfigError(msg)
+    return [whole_number("a branch", size, 1) for size in cast("Sequence[int]", given)]
+
+
+def _checked_statistics(given: object) -> Normalization | dict[str, Normalization] | None:
+    if given is None or isinstance(given, Normalization):
+        return given
+    if not isinstance(given, Mapping) or not all(isinstance(own, Normalization) for own in given.values()):
+        msg = (
+            f"normalization must be a relevo.Normalization, or a dict of them by the observations' names, but "
+            f"{given!r} ({type(given).__name__}) came; write Normalization(mean, variance)"
+        )
+        raise ConfigError(msg)
+    return dict(given)

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 Head: TypeAlias = Literal["argmax", "categorical", "gaussian", "raw"]
 How: TypeAlias = Literal["clip", "rescale", "tanh"]
 
+_FORM = (
+    'write one JSON object into it: {"mean": [numbers], "variance": [numbers], "epsilon": 1e-8, "clip": 10.0}; the '
+    "last two may be missing"
+)
+
 
 class Bounds:
     """Brings a policy's continuous actions into the bounds of an environment.
@@ -54,7 +59,10 @@ class Bounds:
         """The bounds of a Gymnasium `Box`."""
         low, high = getattr(space, "low", None), getattr(space, "high", None)
         if low is None or high is None:
-            raise ConfigError(f"bounds are those of a Box, but the space is {space}")
+            raise ConfigError(
+                f"bounds are those of a Box, but the space is {space}; leave bounds out, or give the Box "
+                "of the continuous actions"
+            )
         return cls(low, high, how)
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,12 +106,10 @@ class Normalization:
         try:
             given = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read a normalisation from {path}: {error}") from None
+            raise ConfigError(f"cannot read a normalisation from {path}: {error}; {_FORM}") from None
         if not isinstance(given, dict) or not {"mean", "variance"} <= given.keys() or not given.keys() <= set(keys):
             found = ", ".join(map(str, given)) if isinstance(given, dict) else type(given).__name__
-            raise ConfigError(
-                f"{path} must hold an object with mean and variance (and epsilon, clip), but has: {found}"
-            )
+            raise ConfigError(f"{path} holds no normalisation, but: {found}; {_FORM}")
         return cls(**given)
 
     def as_dict(self) -> dict[str, Any]:

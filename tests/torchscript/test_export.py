@@ -313,3 +313,8 @@ def test_a_stable_baselines_model_of_several_observations(export: Callable[..., 
 def test_what_a_stable_baselines_model_knows_is_not_given_again(tmp_path: Path) -> None:
     with pytest.raises(relevo.ConfigError, match="knows its own observation, outputs"):
         relevo.export.to_onnx(trained("ppo-discrete"), tmp_path / "p.onnx", BOX, outputs=["logits", "value"])
+
+
+def test_the_path_of_a_model_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(relevo.ConfigError, match=r"the path ppo\.zip came; load it first .*PPO\.load"):
+        relevo.export.to_onnx("ppo.zip", tmp_path / "p.onnx")  # type: ignore[arg-type]

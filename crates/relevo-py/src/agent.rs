@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use crate::{
     action_batch::ActionBatch,
+    actor_id::{ActorId, ActorIds},
     actors::Actors,
     array::{self, Contiguous},
     detach::{detach, detach_and_log, wait},
@@ -131,9 +132,9 @@ impl Agent {
     }
 
     #[pyo3(signature = (ids=None))]
-    fn actors(&self, py: Python<'_>, ids: Option<Vec<Uuid>>) -> PyResult<Actors> {
+    fn actors(&self, py: Python<'_>, ids: Option<ActorIds>) -> PyResult<Actors> {
         let group = detach(py, || match ids {
-            Some(ids) => self.runtime.group(&ids),
+            Some(ids) => self.runtime.group(&ids.0),
             None => self.runtime.group(&self.runtime.actor_ids()?),
         })?;
         Ok(Actors::new(group))
@@ -198,16 +199,16 @@ impl Agent {
         })
     }
 
-    fn remove_actor(&self, py: Python<'_>, actor: Uuid) -> PyResult<()> {
-        detach(py, || self.runtime.remove_actor(actor))
+    fn remove_actor(&self, py: Python<'_>, actor: ActorId) -> PyResult<()> {
+        detach(py, || self.runtime.remove_actor(actor.0))
     }
 
-    fn set_actor_id(&self, py: Python<'_>, old: Uuid, new: Uuid) -> PyResult<()> {
-        detach(py, || self.runtime.rename_actor(old, new))
+    fn set_actor_id(&self, py: Python<'_>, old: ActorId, new: ActorId) -> PyResult<()> {
+        detach(py, || self.runtime.rename_actor(old.0, new.0))
     }
 
-    fn assign(&self, py: Python<'_>, ids: Vec<Uuid>, policy: &str) -> PyResult<()> {
-        detach(py, || self.runtime.assign(&ids, policy))
+    fn assign(&self, py: Python<'_>, ids: ActorIds, policy: &str) -> PyResult<()> {
+        detach(py, || self.runtime.assign(&ids.0, policy))
     }
 
     #[pyo3(signature = (model, policy="default", version=None))]
@@ -230,9 +231,9 @@ impl Agent {
     }
 
     #[pyo3(signature = (ids=None))]
-    fn get_model_version(&self, py: Python<'_>, ids: Option<Vec<Uuid>>) -> PyResult<Vec<u64>> {
+    fn get_model_version(&self, py: Python<'_>, ids: Option<ActorIds>) -> PyResult<Vec<u64>> {
         detach(py, || match ids {
-            Some(ids) => self.runtime.model_versions(&ids),
+            Some(ids) => self.runtime.model_versions(&ids.0),
             None => self.runtime.model_versions(&self.runtime.actor_ids()?),
         })
     }
@@ -241,12 +242,12 @@ impl Agent {
     fn request_action(
         &self,
         py: Python<'_>,
-        ids: Vec<Uuid>,
+        ids: ActorIds,
         obs: &Bound<'_, PyAny>,
         mask: Option<&Bound<'_, PyAny>>,
         reward: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ActionBatch> {
-        let (actors, obs, mask) = self.requested(py, &ids, obs, mask, reward)?;
+        let (actors, obs, mask) = self.requested(py, &ids.0, obs, mask, reward)?;
         actors.act(py, &obs, mask.as_ref(), None, None)
     }
 
@@ -254,12 +255,12 @@ impl Agent {
     fn request_action_async<'py>(
         &self,
         py: Python<'py>,
-        ids: Vec<Uuid>,
+        ids: ActorIds,
         obs: &Bound<'py, PyAny>,
         mask: Option<&Bound<'py, PyAny>>,
         reward: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (actors, obs, mask) = self.requested(py, &ids, obs, mask, reward)?;
+        let (actors, obs, mask) = self.requested(py, &ids.0, obs, mask, reward)?;
         Actors::act_async(&Bound::new(py, actors)?, &obs, mask.as_ref(), None, None)
     }
 
@@ -267,7 +268,7 @@ impl Agent {
     fn flag_last_action(
         &self,
         py: Python<'_>,
-        ids: Vec<Uuid>,
+        ids: ActorIds,
         reward: Option<&Bound<'_, PyAny>>,
         truncated: bool,
         final_obs: Option<&Bound<'_, PyAny>>,
@@ -275,7 +276,7 @@ impl Agent {
         let reward = reward.cloned().unwrap_or_else(|| py.None().into_bound(py));
         let (terminated, truncated) = (!truncated, truncated);
         let flag = |value: bool| pyo3::types::PyBool::new(py, value).to_owned().into_any();
-        self.tell(py, &ids, &reward, Some(&flag(terminated)), Some(&flag(truncated)), final_obs)
+        self.tell(py, &ids.0, &reward, Some(&flag(terminated)), Some(&flag(truncated)), final_obs)
     }
 
     fn scale_throughput(&self, py: Python<'_>, change: &Bound<'_, PyAny>) -> PyResult<usize> {
@@ -362,7 +363,11 @@ impl Agent {
             return Ok(model.get().clone());
         }
         let device = device.unwrap_or(&self.device).to_owned();
-        ModelModule::load_from_path(py, model.extract()?, self.threads, Some(device), None, None)
+        let path = model.extract().map_err(|_| {
+            let kind = model.get_type().name().map_or_else(|_| "something else".into(), |name| name.to_string());
+            error::config(&format!("model must be a path or a relevo.ModelModule, but {kind} came"))
+        })?;
+        ModelModule::load_from_path(py, path, self.threads, Some(device), None, None)
     }
 
     /// Makes `act`'s arguments of RelayRL's, and tells the rewards of the actions before.

@@ -93,6 +93,8 @@ impl<'py> Contiguous<'py> {
         let advice = if fits {
             let name = if dtype == DType::Bool { "bool".to_owned() } else { format!("numpy.{dtype}") };
             format!("convert it by numpy.asarray(…, {name})")
+        } else if self.dtype().is_none() {
+            format!("give an array of {dtype}")
         } else if shape == row_shape && rows == 1 {
             "add the axis that counts the actors by [None]".into()
         } else if shape == row_shape || shape.split_first().is_some_and(|(_, rest)| rest == row_shape) {

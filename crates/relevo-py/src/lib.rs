@@ -2,6 +2,7 @@
 //! `python/relevo/_core/`.
 
 mod action_batch;
+mod actor_id;
 mod actors;
 mod agent;
 mod array;

@@ -82,7 +82,8 @@ pub(crate) fn entry<'py>(dict: &Bound<'py, PyDict>, name: &str, only: bool) -> P
     match dict.values().iter().next() {
         Some(value) if only && dict.len() == 1 => Ok(value),
         _ => Err(error::contract(&format!(
-            "the observation `{name}`, which the policy observes, is missing; the dict has the keys {}",
+            "the observation `{name}`, which the policy observes, is missing; the dict has the keys {}. Rename the \
+             environment's observations by a wrapper (gymnasium.wrappers.TransformObservation), or the model's input",
             dict.keys()
         ))),
     }

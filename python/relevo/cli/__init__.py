@@ -69,6 +69,9 @@ def _interrupt(_signal: int, _frame: object) -> None:
 
 def main() -> None:
     """Runs the command that `sys.argv` names, and exits."""
+    # As `python -m` does, for environments in modules of the current folder: --env module:id.
+    if not sys.flags.safe_path:
+        sys.path.insert(0, "")
     # Asked to end by a job scheduler, a run is closed as after Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     try:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from relevo.cli.machine import Machine, machine, versions
 from relevo.cli.terminal import facts, output, print_error, print_json
-from relevo.cli.trials import Finding, State, findings
+from relevo.cli.trials import MAIN_JOB, Finding, State, findings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,8 @@ def doctor(
     """
     here, installed, tried = machine(), versions(), findings()
     failed = [finding.name for finding in tried if finding.state == "fails"]
+    # Where something that it needs fails, the main job fails for that, and is no reason itself.
+    causes = [name for name in failed if name != MAIN_JOB]
     if json:
         print_json(
             {
@@ -52,7 +54,8 @@ def doctor(
     else:
         _print(here, installed, tried)
     if failed:
-        print_error(f"the main job cannot run here, because of: {', '.join(failed)}. What to do stands beside each.")
+        because = f", because of: {', '.join(causes)}" if causes else ""
+        print_error(f"the main job cannot run here{because}; what to do stands beside it")
         raise typer.Exit(1)
 
 

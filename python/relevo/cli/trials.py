@@ -41,6 +41,9 @@ LEAST_SHARED_MEMORY = 64 << 20
 LEAST_FILES = 1024
 SPAWN_SECONDS = 10.0
 
+MAIN_JOB = "the main job"
+"""Its finding's name."""
+
 State = Literal["ok", "fails", "mind", "absent"]
 
 
@@ -171,16 +174,18 @@ def _devices() -> list[Finding]:
                 found.append(Finding(name, "ok", "a session was made"))
                 continue
             said, _, remedy = fault.rpartition("; ")
-            if device.startswith("cuda"):
-                said = f"{said or fault}. {_driver()}"
-            found.append(Finding(name, "absent", said or fault, remedy if said else None))
+            if not said:
+                said, remedy = fault, ""
+            if device.startswith("cuda") and not _has_driver():
+                # Without it, nothing that can be installed for Python helps.
+                said, remedy = f"{said}. NVIDIA's driver is not here.", ""
+            found.append(Finding(name, "absent", said, remedy or None))
     return found
 
 
-def _driver() -> str:
-    """Whether it is worth it to install what is missing."""
-    there = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-    return f"NVIDIA's driver {'is here' if there else 'is not here'}."
+def _has_driver() -> bool:
+    """Whether NVIDIA's driver is here."""
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
 def _backends() -> list[Finding]:
@@ -210,7 +215,7 @@ def _environments() -> Finding:
 
 def _main_job(folder: Path | None, needed: list[Finding]) -> Finding:
     """Two actors act, their steps are recorded and read back."""
-    name = "the main job"
+    name = MAIN_JOB
     missing = [finding.name for finding in needed if finding.state == "fails"]
     if folder is None or missing:
         return Finding(name, "fails", f"not tried, for want of: {', '.join(missing) or 'a temporary folder'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -322,8 +323,8 @@ def _fit_column(
     branches: tuple[int, ...],
 ) -> Callable[[ActionArray], ActionArray]:
     kind = type(space).__name__
-    choices = branches[0] if len(branches) == 1 and row_shape == () else None
     integers = dtype.kind in "iu"
+    choices = branches[0] if len(branches) == 1 and integers else None
     came = f"the policy gives {dtype} of shape {row_shape} for each actor"
     if kind == "Discrete":
         if choices not in {None, space.n}:
@@ -333,32 +334,65 @@ def _fit_column(
             )
         if not (integers and row_shape in {(), (1,)}):
             raise UnsuitableEnvironmentError(
-                f"the environment takes one of {space.n} actions ({space}), but {came}; choose a policy with {space.n} "
-                'logits, or a head that gives whole numbers: "categorical" or "argmax"'
+                f"the environment takes one of {space.n} actions ({space}), but {came}; "
+                + _advice_for_discrete(int(space.n), integers, row_shape, branches)
             )
-        if choices is not None:
+        if choices is not None and row_shape == ():
             # The head chooses from as many actions as there are: none of them can be outside.
             return functools.partial(_shifted, start=int(space.start))
         return functools.partial(_discrete, choices=int(space.n), start=int(space.start), squeeze=row_shape == (1,))
     if kind in {"MultiDiscrete", "MultiBinary"}:
+        limits = space.nvec if kind == "MultiDiscrete" else np.full(space.shape, 2)
         if not (integers and row_shape == space.shape):
             raise UnsuitableEnvironmentError(
-                f"the environment takes whole numbers of shape {space.shape} ({space}), but {came}; choose a policy "
-                "that was made for this environment"
+                f"the environment takes whole numbers of shape {space.shape} ({space}), but {came}; "
+                + _advice_for_branches(limits.reshape(-1).tolist(), integers, row_shape, branches)
             )
-        limits = space.nvec if kind == "MultiDiscrete" else np.full(space.shape, 2)
         return functools.partial(_multi_discrete, choices=limits, start=getattr(space, "start", None))
     if kind == "Box":
         if dtype.kind != space.dtype.kind or _without_ones(row_shape) != _without_ones(space.shape):
             raise UnsuitableEnvironmentError(
-                f"the environment takes {space.dtype} of shape {space.shape} ({space}), but {came}; choose a policy "
-                'that was made for this environment, or another head: "gaussian" or "raw"'
+                f"the environment takes {space.dtype} of shape {space.shape} ({space}), but {came}; "
+                + _advice_for_box(space, integers, row_shape)
             )
         return functools.partial(_box, dtype=space.dtype, shape=None if row_shape == space.shape else space.shape)
     raise UnsuitableEnvironmentError(
         f"the action space {space} is of a kind that collect does not know; it takes Discrete, MultiDiscrete, "
         "MultiBinary and Box. Wrap the environment, or write the loop with actors.act and actors.observe"
     )
+
+
+_ANOTHER_POLICY = "choose a policy that was made for this environment"
+
+
+def _advice_for_discrete(choices: int, integers: bool, row_shape: tuple[int, ...], branches: tuple[int, ...]) -> str:
+    if not integers and math.prod(row_shape) == choices:
+        return 'choose a head that gives whole numbers: head="categorical" or "argmax" (--head categorical)'
+    if len(branches) > 1 and sum(branches) == choices:
+        return f"the branches {list(branches)} do not fit; leave them out"
+    if len(branches) > 1:
+        return f"the branches {list(branches)} do not fit, as this is one choice; choose a policy with {choices} logits"
+    return f"choose a policy with {choices} logits"
+
+
+def _advice_for_branches(
+    sizes: list[int], integers: bool, row_shape: tuple[int, ...], branches: tuple[int, ...]
+) -> str:
+    logits = sum(branches) if integers else math.prod(row_shape)
+    if list(branches) == sizes:
+        return f"wrap the environment so that it takes its actions in one row of {len(sizes)}"
+    if logits != sum(sizes):
+        return _ANOTHER_POLICY
+    return f'where these are logits of all branches, choose head="categorical", branches={sizes} (--head categorical)'
+
+
+def _advice_for_box(space: Any, integers: bool, row_shape: tuple[int, ...]) -> str:  # noqa: ANN401 : as above
+    if integers:
+        return f'{_ANOTHER_POLICY}, or another head: "gaussian" or "raw" (--head gaussian)'
+    size = math.prod(space.shape)
+    if space.dtype.kind == "f" and math.prod(row_shape) == 2 * size:
+        return f'where these are {size} means and as many log-stds, choose head="gaussian" (--head gaussian)'
+    return _ANOTHER_POLICY
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

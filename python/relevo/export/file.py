@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from relevo._core import Contract
 
+TORCHSCRIPT = (".pt", ".pth", ".ts")
+"""Endings of TorchScript files."""
+
 
 def write(
     form: Literal["onnx", "torchscript"],
@@ -23,6 +26,7 @@ def write(
     tolerance: float,
 ) -> ExportReport:
     """Writes `source` as a file of this form; see `relevo.export.to_onnx`."""
+    _check_ending(form, path)
     try:
         # A folder of that name, which Python would import as well, has no `nn`.
         from torch import nn  # noqa: F401 : what is imported next needs it
@@ -53,6 +57,17 @@ def write(
     finally:
         part.unlink(missing_ok=True)
     return ExportReport(path, difference, contract, model.bounds)
+
+
+def _check_ending(form: Literal["onnx", "torchscript"], path: Path) -> None:
+    """Refuses a name by which the file would be taken for one of the other form."""
+    for function, other, endings in (("to_onnx", "onnx", (".onnx",)), ("to_torchscript", "torchscript", TORCHSCRIPT)):
+        if other != form and path.suffix.lower() in endings:
+            own = ".onnx" if form == "onnx" else TORCHSCRIPT[0]
+            raise ConfigError(
+                f"the file must not end like one of the other format, but is {path.name}; name it {path.stem}{own}, or "
+                f"export it by {function}"
+            )
 
 
 def _contract(data: bytes, name: str, shapes: dict[str, tuple[int, ...]] | None) -> Contract | None:

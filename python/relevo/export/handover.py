@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from relevo._core import Contract
     from relevo.export.torch_model import TorchModel
 
+TAKES = "update_model takes a path, bytes, a ModelModule, a torch.nn.Module, or a model of Stable-Baselines3"
+
 TOLERANCE = 5e-5
 """How far a trace may be from its module, relative plus absolute."""
 SWITCH_INTERVAL = 0.0002
@@ -66,8 +68,7 @@ def torchscript(
         from torch import nn  # noqa: F401 : what is imported next needs it
     except ImportError:
         raise ConfigError(
-            "update_model takes a path, bytes, a ModelModule, or a torch.nn.Module with relevo[torch] installed, but "
-            f"{type(source).__name__} came"
+            f"{TAKES}, but {type(source).__name__} came, and a module takes relevo[torch], which is not installed"
         ) from None
     from relevo.export.comparison import Comparison
     from relevo.export.evaluation import evaluating
@@ -101,7 +102,11 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
     if stable_baselines.find(source) is not None:
         model = torch_model(source, None, None, None, {} if normalizes else None)
     else:
-        module, inputs = unwrapped(source), of_contract(contract)
+        try:
+            module = unwrapped(source)
+        except ConfigError:
+            raise ConfigError(f"{TAKES}, but {type(source).__name__} came") from None
+        inputs = of_contract(contract)
         if not actor_critic.is_one(module):
             return of_module(module, inputs, names)
         model = of_module(module, inputs, None)

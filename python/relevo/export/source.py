@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -78,6 +79,11 @@ def unwrapped(source: Any) -> nn.Module:  # noqa: ANN401
             source = source.module
         else:
             break
+    if isinstance(source, str | os.PathLike):
+        raise ConfigError(
+            f"a torch.nn.Module or a Stable-Baselines3 model was expected, but the path {source} came; load it first "
+            "by the class that saved it: PPO.load(path)"
+        )
     if not isinstance(source, nn.Module):
         raise ConfigError(
             f"a torch.nn.Module or a Stable-Baselines3 model was expected, but {type(source).__name__} came"

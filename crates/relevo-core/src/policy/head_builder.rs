@@ -245,10 +245,15 @@ impl<'a> Builder<'a> {
         let width: usize = part.column.shape.iter().product();
         if part.column.dtype != DType::Float32 || width != bounds.width() {
             return Err(Error::Contract(format!(
-                "the bounds are for actions of {} float32, but the policy gives {} of shape {}",
+                "the bounds are for actions of {} float32, but the policy gives {} of shape {}; {}",
                 bounds.width(),
                 part.column.dtype,
-                shape_text(&part.column.shape)
+                shape_text(&part.column.shape),
+                if part.column.dtype == DType::Float32 {
+                    format!("give as many lower and upper bounds as an action has elements, {width}")
+                } else {
+                    "leave the bounds out, or export the model in float32".to_owned()
+                }
             )));
         }
         part.squashes = bounds.kind() == BoundsKind::Tanh;

@@ -60,8 +60,9 @@ impl LoadedModel {
             Error::model_load(
                 path,
                 format!(
-                    "its name fits none of the formats that can be loaded ({}): export the model to one of them",
-                    formats.join(", ")
+                    "its name fits none of the formats that can be loaded ({}); {}",
+                    formats.join(", "),
+                    advice_for_name(path)
                 ),
             )
         })?;
@@ -253,5 +254,24 @@ fn tell(path: &Path, model: &dyn Model, contract: &Contract, options: &LoadOptio
     );
     if let Batch::One { reason } = &contract.batch {
         tracing::warn!(%path, reason, "the model {path} takes one row at a time: {reason}; N actors cost N forward passes");
+    }
+}
+
+/// What to do with a file that no backend loads, by what its ending is known for.
+fn advice_for_name(path: &Path) -> &'static str {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    match extension.as_deref() {
+        Some("zip") => {
+            "a model of Stable-Baselines3 is loaded by its own class, such as PPO.load, and exported by \
+             relevo.export.to_onnx"
+        }
+        Some("pkl" | "pickle") => {
+            "pickles are never loaded, as they run code; export the model in the program that wrote it, by \
+             relevo.export.to_onnx"
+        }
+        _ => {
+            "export the model by relevo.export.to_onnx (.onnx), or by relevo.export.to_torchscript (.pt), which \
+             relevo[torch] loads"
+        }
     }
 }

@@ -81,8 +81,10 @@ impl RunFolder {
             let reason = "the folder holds a run already; record into another folder, or remove this one first";
             return Err(Error::trajectory(path, reason));
         }
-        let cannot =
-            |error: std::io::Error| Error::trajectory(path, format!("cannot create the run's folder: {error}"));
+        let cannot = |error: std::io::Error| {
+            let reason = format!("cannot create the run's folder: {error}; record into a folder that can be written");
+            Error::trajectory(path, reason)
+        };
         fs::create_dir_all(folder.segments()).map_err(cannot)?;
         folder.describe(info)?;
         Ok(folder)
@@ -106,7 +108,10 @@ impl RunFolder {
             return Err(Error::trajectory(path, "there is no such folder; check the path"));
         }
         let text = fs::read(&file).map_err(|error| {
-            let reason = format!("not a run folder: {RUN_FILE} was looked for in it, and reading it gave: {error}");
+            let reason = format!(
+                "not a run folder: {RUN_FILE} was looked for in it, and reading it gave: {error}; give the folder that was \
+                 recorded into, by AgentBuilder.record(path) or relevo run --out"
+            );
             Error::trajectory(path, reason)
         })?;
         let not_valid = |error: serde_json::Error| {
