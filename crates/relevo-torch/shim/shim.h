@@ -30,7 +30,8 @@ void relevo_torch_free(relevo_message message);
 relevo_message relevo_torch_load(const void *data, size_t size, const char *device, int threads, Program **program);
 void relevo_torch_release(Program *program);
 
-void relevo_torch_methods(const Program *program, relevo_each_text each, void *context);
+// Methods; `plain` leaves those that can be called without arguments.
+void relevo_torch_methods(const Program *program, bool plain, relevo_each_text each, void *context);
 // Parameters and buffers, in the file's order.
 void relevo_torch_tensors(const Program *program, relevo_each_tensor each, void *context);
 // The number that a method without arguments gives.

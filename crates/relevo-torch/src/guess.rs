@@ -177,13 +177,23 @@ impl Hints {
         guesses
     }
 
-    /// Guesses for an input whose row the user gave.
-    pub(crate) fn given(&self, row: &[usize], purpose: Purpose) -> Vec<Guess> {
-        let scalars = match purpose {
+    /// Guesses for an input whose row is known to be one of these.
+    pub(crate) fn given(&self, rows: &[Vec<usize>], purpose: Purpose) -> Vec<Guess> {
+        rows.iter().flat_map(|row| self.given_row(row, purpose)).collect()
+    }
+
+    fn given_row(&self, row: &[usize], purpose: Purpose) -> Vec<Guess> {
+        let mut scalars = match purpose {
             Purpose::Mask => vec![self.scalar, Scalar::BOOL, Scalar::LONG],
             Purpose::State => vec![self.scalar],
-            Purpose::Observation => vec![self.scalar, Scalar::LONG, Scalar(0), Scalar::BOOL],
+            Purpose::Observation => {
+                vec![self.scalar, Scalar::LONG, Scalar::BYTE, Scalar::BOOL, Scalar::CHAR, Scalar::SHORT, Scalar::INT]
+            }
         };
+        // The first weight need not be one that observations meet.
+        if purpose == Purpose::Observation && self.scalar != Scalar::FLOAT {
+            scalars.push(Scalar::FLOAT);
+        }
         // States of torch's recurrent layers count the rows behind the layers.
         let positions: &[usize] = if purpose == Purpose::State && row.len() > 1 { &[1, 0] } else { &[0] };
         let each = |axis: usize| scalars.iter().map(move |scalar| Guess { scalar: *scalar, row: row.to_vec(), axis });

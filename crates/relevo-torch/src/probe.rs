@@ -41,8 +41,8 @@ struct Group {
 pub(crate) struct Inputs<'a> {
     pub(crate) names: &'a [String],
     pub(crate) purposes: &'a [Purpose],
-    /// Rows that the user gave, or that the module's own methods tell.
-    pub(crate) given: &'a BTreeMap<String, Vec<usize>>,
+    /// Rows that the user gave, or that the module's own methods tell; where there are several, one of them holds.
+    pub(crate) given: &'a BTreeMap<String, Vec<Vec<usize>>>,
     /// Whether the outputs differ from call to call anyway.
     pub(crate) random: bool,
 }
@@ -81,8 +81,8 @@ pub(crate) fn find(program: &Program, inputs: &Inputs<'_>) -> Result<Found> {
 fn groups(inputs: &Inputs<'_>, hints: &Hints) -> Vec<Group> {
     let mut groups: Vec<(Option<&str>, Group)> = Vec::new();
     for (leaf, (name, purpose)) in inputs.names.iter().zip(inputs.purposes).enumerate() {
-        if let Some(row) = inputs.given.get(name) {
-            groups.push((None, Group { leaves: vec![leaf], guesses: hints.given(row, *purpose) }));
+        if let Some(rows) = inputs.given.get(name) {
+            groups.push((None, Group { leaves: vec![leaf], guesses: hints.given(rows, *purpose) }));
             continue;
         }
         let tuple = name.split_once('.').map(|(tuple, _)| tuple).filter(|_| *purpose == Purpose::State);

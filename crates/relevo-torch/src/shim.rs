@@ -34,7 +34,7 @@ unsafe extern "C" {
         program: *mut *mut RawProgram,
     ) -> Message;
     fn relevo_torch_release(program: *mut RawProgram);
-    fn relevo_torch_methods(program: *const RawProgram, each: EachText, context: *mut c_void);
+    fn relevo_torch_methods(program: *const RawProgram, plain: bool, each: EachText, context: *mut c_void);
     fn relevo_torch_tensors(program: *const RawProgram, each: EachTensor, context: *mut c_void);
     fn relevo_torch_number(program: *const RawProgram, method: *const c_char, number: *mut i64) -> Message;
     fn relevo_torch_prepare(
@@ -153,10 +153,11 @@ impl Program {
         Ok(Self(program))
     }
 
-    pub(crate) fn methods(&self) -> Vec<String> {
+    /// Methods; `plain` leaves those that can be called without arguments.
+    pub(crate) fn methods(&self, plain: bool) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         // SAFETY: the program is whole, and the context is what `push_text` expects.
-        unsafe { relevo_torch_methods(self.0, push_text, (&raw mut names).cast()) };
+        unsafe { relevo_torch_methods(self.0, plain, push_text, (&raw mut names).cast()) };
         names
     }
 
