@@ -198,7 +198,14 @@ impl<'a> Search<'a> {
         let inputs =
             Inputs { names: self.names, purposes: &self.purposes, given: &self.given, random: !self.random.is_empty() };
         match probe::find(program, &inputs) {
-            Ok(found) => Ok((self, found)),
+            Ok(mut found) => {
+                // No batch that is tried can show what all others do.
+                if let Some(line) = program.branches().map_err(refused)?.first() {
+                    found.single = Some(format!("its code decides for a whole batch at once, in `{line}`"));
+                    found.batch_axes.fill(None);
+                }
+                Ok((self, found))
+            }
             Err(reason) => {
                 let missing = self.names.iter().filter(|name| !self.given.contains_key(*name));
                 let missing: Vec<_> = missing.map(|name| format!("\"{name}\": (…,)")).collect();
@@ -252,7 +259,7 @@ impl<'a> Search<'a> {
         let (batch, batch_reason) = match &found.single {
             Some(reason) => (BatchKind::One, reason.clone()),
             None if self.random.is_empty() => {
-                (BatchKind::Dynamic, "batches of 2 and 3 rows gave what each row gives alone".into())
+                (BatchKind::Dynamic, "batches of 2, 3 and 9 rows gave what each row gives alone".into())
             }
             None => (BatchKind::Dynamic, "batches of 2 and 3 rows ran".into()),
         };

@@ -52,6 +52,7 @@ unsafe extern "C" {
         context: *mut c_void,
     ) -> Message;
     fn relevo_torch_random_operators(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
+    fn relevo_torch_branches(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
     fn relevo_torch_find_state(
         program: *mut RawProgram,
         inputs: *const Tensor,
@@ -206,6 +207,14 @@ impl Program {
         // SAFETY: as above.
         check(unsafe { relevo_torch_random_operators(self.0, push_text, (&raw mut names).cast()) })?;
         Ok(names)
+    }
+
+    /// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has.
+    pub(crate) fn branches(&self) -> Result<Vec<String>> {
+        let mut lines: Vec<String> = Vec::new();
+        // SAFETY: as above.
+        check(unsafe { relevo_torch_branches(self.0, push_text, (&raw mut lines).cast()) })?;
+        Ok(lines)
     }
 
     /// Finds the tensors of the module that a call changes. `reset` names the method that puts them back.
