@@ -203,6 +203,52 @@ def test_memory_in_a_buffer_becomes_a_state(scripted: Load) -> None:
             np.testing.assert_allclose(actions, [row[step] for row in expected], atol=5e-5)
 
 
+def memory_with(method: str, arguments: str = "") -> nn.Module:
+    """A memory that such a method puts to 0.25."""
+
+    class Remembers(nn.Module):
+        """Of its own in each call, as torch defines methods for a class."""
+
+    module = Remembers()
+    module.register_buffer("memory", torch.full((1, 4), 0.5))
+    script = torch.jit.script(module)
+    script.define(f"""
+        def forward(self, x: Tensor) -> Tensor:
+            self.memory = self.memory + x
+            return self.memory
+        def {method}(self{arguments}) -> None:
+            self.memory = torch.full((1, 4), 0.25)
+    """)
+    return script
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "reset",
+        "reset_memory",
+        "clear_memory",
+        "reset_state",
+        "reset_states",
+        "reset_hidden",
+        "reset_hidden_state",
+        "reset_hidden_states",
+    ],
+)
+def test_an_episode_begins_with_what_the_reset_method_leaves(scripted: Load, method: str) -> None:
+    model = scripted(memory_with(method), shapes={"x": (4,)})
+    assert any(f"as `{method}()` leaves it" in note for note in model.contract.notes)
+    with relevo.AgentBuilder().default_model(model, head="raw").actor_count(2).build() as agent:
+        np.testing.assert_array_equal(agent.actors().act(np.ones((2, 4), np.float32)).action, 1.25)
+
+
+def test_a_reset_method_that_needs_arguments_is_not_called(scripted: Load) -> None:
+    model = scripted(memory_with("reset", ", which: Tensor"), shapes={"x": (4,)})
+    assert any("begins as in the file" in note for note in model.contract.notes)
+    with relevo.AgentBuilder().default_model(model, head="raw").actor_count(2).build() as agent:
+        np.testing.assert_array_equal(agent.actors().act(np.ones((2, 4), np.float32)).action, 1.5)
+
+
 def test_memory_that_is_no_tensor_is_refused(scripted: Load) -> None:
     with pytest.raises(relevo.ContractError, match=r"`steps`.*Int.*not a tensor.*tensors of fixed size"):
         scripted(Counter())
@@ -282,6 +328,46 @@ def test_other_types(scripted: Load) -> None:
     (spec,) = model.contract.inputs
     assert spec.dtype == "float64"
     assert model.forward({"input": np.zeros((3, 4))})["output_0"].dtype == np.float64
+
+
+class Typed(nn.Module):
+    """Takes one type, and says so."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != self.dtype:
+            raise ValueError("another type")
+        return self.linear(x.float())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "bool", "float32"])
+def test_types_that_only_a_pass_shows(scripted: Load, dtype: str) -> None:
+    module = Typed(getattr(torch, dtype))
+    model = scripted(module, shapes={"x": (4,)})
+    (spec,) = model.contract.inputs
+    assert (spec.dtype, spec.row_shape, model.contract.batch) == (dtype, (4,), "dynamic")
+    x = (np.arange(12).reshape(3, 4) % 3).astype(dtype)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(model.forward({"x": x})["output_0"], expected, atol=5e-5)
+
+
+def test_observations_need_not_be_of_the_first_weights_type(scripted: Load) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) * self.scale.float()
+
+    (spec,) = scripted(Scaled(), shapes={"x": (4,)}).contract.inputs
+    assert (spec.dtype, spec.row_shape) == ("float32", (4,))
 
 
 def test_dropout_is_off(scripted: Load) -> None:

@@ -79,8 +79,14 @@ relevo_message relevo_torch_load(const void *data, size_t size, const char *devi
 
 void relevo_torch_release(Program *program) { delete program; }
 
-void relevo_torch_methods(const Program *program, relevo_each_text each, void *context) {
-    for (const auto &method : program->module.get_methods()) tell(each, context, method.name());
+void relevo_torch_methods(const Program *program, bool plain, relevo_each_text each, void *context) {
+    for (const auto &method : program->module.get_methods()) {
+        const auto &arguments = method.function().getSchema().arguments();
+        const auto needed = [](const c10::Argument &argument) { return !argument.default_value(); };
+        // The first is the module itself.
+        if (plain && std::any_of(arguments.begin() + 1, arguments.end(), needed)) continue;
+        tell(each, context, method.name());
+    }
 }
 
 void relevo_torch_tensors(const Program *program, relevo_each_tensor each, void *context) {

@@ -70,6 +70,11 @@ inline void tell(relevo_each_tensor each, void *context, const std::string &name
 // The method's graph with everything that it calls put in place.
 std::shared_ptr<torch::jit::Graph> inlined(const torch::jit::Module &module, const std::string &method);
 
+// Whether values of this type are tensors, or hold some.
+bool holds_tensor(const c10::TypePtr &type);
+// Whether a node draws random numbers.
+bool draws(const torch::jit::Node *node);
+
 // A copy of the module that shares every tensor but the states.
 torch::jit::Module copy_of(const torch::jit::Module &module);
 // The object that holds the attribute at the end of the path.

@@ -1,5 +1,6 @@
 // One unit of everything: torch's headers take more than a minute to compile, and are so once.
 #include "load.cpp"
 #include "signature.cpp"
+#include "branches.cpp"
 #include "state.cpp"
 #include "forward.cpp"

@@ -30,7 +30,8 @@ void relevo_torch_free(relevo_message message);
 relevo_message relevo_torch_load(const void *data, size_t size, const char *device, int threads, Program **program);
 void relevo_torch_release(Program *program);
 
-void relevo_torch_methods(const Program *program, relevo_each_text each, void *context);
+// Methods; `plain` leaves those that can be called without arguments.
+void relevo_torch_methods(const Program *program, bool plain, relevo_each_text each, void *context);
 // Parameters and buffers, in the file's order.
 void relevo_torch_tensors(const Program *program, relevo_each_tensor each, void *context);
 // The number that a method without arguments gives.
@@ -45,6 +46,8 @@ relevo_message relevo_torch_optional_arguments(const Program *program, const cha
                                                void *context);
 // Operators of the prepared method that draw random numbers.
 relevo_message relevo_torch_random_operators(const Program *program, relevo_each_text each, void *context);
+// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has.
+relevo_message relevo_torch_branches(const Program *program, relevo_each_text each, void *context);
 
 // Finds out what forward changes. `reset` names a method that puts it back, or is null.
 relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, const char *reset);

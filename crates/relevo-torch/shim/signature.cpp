@@ -16,14 +16,6 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-bool holds_tensor(const c10::TypePtr &type) {
-    if (type->kind() == c10::TypeKind::TensorType) return true;
-    for (const auto &inner : type->containedTypes()) {
-        if (holds_tensor(inner)) return true;
-    }
-    return false;
-}
-
 // The keys that the code asks a dictionary for, in the order in which it does.
 std::vector<std::string> keys_of(const Value *dictionary) {
     std::vector<std::string> keys;
@@ -135,6 +127,20 @@ bool trains(const Node *node) {
 
 }  // namespace
 
+bool holds_tensor(const c10::TypePtr &type) {
+    if (type->kind() == c10::TypeKind::TensorType) return true;
+    for (const auto &inner : type->containedTypes()) {
+        if (holds_tensor(inner)) return true;
+    }
+    return false;
+}
+
+bool draws(const Node *node) {
+    if (!node->kind().is_aten()) return false;
+    const std::string name = node->kind().toUnqualString();
+    return RANDOM.count(name) != 0 || (DROPOUT.count(name) != 0 && trains(node));
+}
+
 }  // namespace relevo_torch
 
 using namespace relevo_torch;
@@ -189,9 +195,7 @@ relevo_message relevo_torch_random_operators(const Program *program, relevo_each
         const auto graph = inlined(program->module, program->method);
         std::set<std::string> found;
         visit({graph->block()}, [&](Node *node) {
-            const std::string name = node->kind().toUnqualString();
-            if (!node->kind().is_aten()) return;
-            if (RANDOM.count(name) != 0 || (DROPOUT.count(name) != 0 && trains(node))) found.insert("aten::" + name);
+            if (draws(node)) found.insert(node->kind().toQualString());
         });
         for (const auto &name : found) tell(each, context, name);
     });

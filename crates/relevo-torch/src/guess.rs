@@ -12,6 +12,10 @@ const MOST_SIDE: usize = 128;
 /// Larger numbers in an error are no width.
 const MOST_WIDTH: usize = 1 << 20;
 
+/// The number of a made-up row that is larger than the others.
+pub(crate) const LARGE_ROW: usize = 100;
+const LARGE: f64 = 100.0;
+
 /// The type and shape of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Guess {
@@ -177,13 +181,23 @@ impl Hints {
         guesses
     }
 
-    /// Guesses for an input whose row the user gave.
-    pub(crate) fn given(&self, row: &[usize], purpose: Purpose) -> Vec<Guess> {
-        let scalars = match purpose {
+    /// Guesses for an input whose row is known to be one of these.
+    pub(crate) fn given(&self, rows: &[Vec<usize>], purpose: Purpose) -> Vec<Guess> {
+        rows.iter().flat_map(|row| self.given_row(row, purpose)).collect()
+    }
+
+    fn given_row(&self, row: &[usize], purpose: Purpose) -> Vec<Guess> {
+        let mut scalars = match purpose {
             Purpose::Mask => vec![self.scalar, Scalar::BOOL, Scalar::LONG],
             Purpose::State => vec![self.scalar],
-            Purpose::Observation => vec![self.scalar, Scalar::LONG, Scalar(0), Scalar::BOOL],
+            Purpose::Observation => {
+                vec![self.scalar, Scalar::LONG, Scalar::BYTE, Scalar::BOOL, Scalar::CHAR, Scalar::SHORT, Scalar::INT]
+            }
         };
+        // The first weight need not be one that observations meet.
+        if purpose == Purpose::Observation && self.scalar != Scalar::FLOAT {
+            scalars.push(Scalar::FLOAT);
+        }
         // States of torch's recurrent layers count the rows behind the layers.
         let positions: &[usize] = if purpose == Purpose::State && row.len() > 1 { &[1, 0] } else { &[0] };
         let each = |axis: usize| scalars.iter().map(move |scalar| Guess { scalar: *scalar, row: row.to_vec(), axis });
@@ -270,6 +284,7 @@ fn value(scalar: Scalar, purpose: Purpose, row: usize, within: usize) -> [u8; 8]
         Purpose::Mask => 1.0,
         _ => ((within * 7919 + row * 104_729) % 2001) as f64 / 1000.0 - 1.0,
     };
+    let real = if row == LARGE_ROW && purpose == Purpose::Observation { LARGE * real } else { real };
     match scalar {
         Scalar::FLOAT => bytes[..4].copy_from_slice(&(real as f32).to_le_bytes()),
         Scalar::DOUBLE => bytes.copy_from_slice(&real.to_le_bytes()),

@@ -18,7 +18,16 @@ use crate::{
 };
 
 /// Methods that put a module's memory back, as exporters call them.
-const RESETS: [&str; 5] = ["reset_memory", "reset", "reset_state", "reset_states", "reset_hidden_state"];
+const RESETS: [&str; 8] = [
+    "reset_memory",
+    "clear_memory",
+    "reset",
+    "reset_state",
+    "reset_states",
+    "reset_hidden",
+    "reset_hidden_state",
+    "reset_hidden_states",
+];
 
 /// A TorchScript module, with what calling it showed.
 pub(crate) struct TorchModel {
@@ -78,7 +87,7 @@ struct Described {
 
 impl Described {
     fn find(mut program: Program, shapes: &BTreeMap<String, Vec<usize>>, path: &Path) -> export::Result<Self> {
-        let methods = program.methods();
+        let methods = program.methods(false);
         let has = |name: &str| methods.iter().any(|method| method == name);
         // RelayRL 0.4's modules act by `step`, and tell their widths.
         let method = match (has("forward"), has("step") && (!has("forward") || has("get_obs_dim"))) {
@@ -96,22 +105,29 @@ impl Described {
         // With everything that may be of use first.
         let mut tried = vec![[masks.clone(), states].concat(), masks, Vec::new()];
         tried.dedup();
+        let mut shapes = shapes.clone();
+        // What a folder says comes first, but gives way where no forward pass agrees with it.
+        let folders = match shapes.remove("") {
+            Some(row) => vec![Some(row), None],
+            None => vec![None],
+        };
         let mut failure = None;
-        for included in tried {
-            let names = program.prepare(method, &included).map_err(|reason| {
+        for (included, folder) in tried.iter().flat_map(|included| folders.iter().map(move |folder| (included, folder)))
+        {
+            let names = program.prepare(method, included).map_err(|reason| {
                 refused(format!(
                     "{}; export a method of tensors, tuples or dictionaries of tensors",
                     first_line(&reason)
                 ))
             })?;
-            match Search::new(&program, &names, shapes)?.found(&program) {
+            match Search::new(&program, &names, &shapes, folder.as_deref())?.found(&program) {
                 Ok((search, found)) => {
                     let mut description = search.description(&found);
-                    if has_loose_state(&description, &included) {
+                    if has_loose_state(&description, included) {
                         continue;
                     }
                     add_notes(&mut description, method, optional.iter().filter(|name| !included.contains(name)));
-                    add_states(&mut program, &search, &found, &methods, &mut description, path)?;
+                    add_states(&mut program, &search, &found, &mut description, path)?;
                     return Ok(Self { program, description });
                 }
                 Err(reason) => failure = failure.or(Some(reason)),
@@ -136,21 +152,33 @@ fn has_loose_state(description: &Description, included: &[String]) -> bool {
 struct Search<'a> {
     names: &'a [String],
     purposes: Vec<Purpose>,
-    given: BTreeMap<String, Vec<usize>>,
+    /// Rows that are known; where there are several, one of them holds.
+    given: BTreeMap<String, Vec<Vec<usize>>>,
     /// Inputs whose row the module itself tells.
     told: Vec<String>,
     random: Vec<String>,
 }
 
 impl<'a> Search<'a> {
-    fn new(program: &Program, names: &'a [String], shapes: &BTreeMap<String, Vec<usize>>) -> export::Result<Self> {
+    /// `folder` is the row of the first observation, as a folder's `metadata.json` says it.
+    fn new(
+        program: &Program,
+        names: &'a [String],
+        shapes: &BTreeMap<String, Vec<usize>>,
+        folder: Option<&[usize]>,
+    ) -> export::Result<Self> {
         if let Some(unknown) = shapes.keys().find(|name| !names.contains(name)) {
             let message =
                 format!("shapes names `{unknown}`, but the model has no such input; it has {}", names.join(", "));
             return Err(Failure::new(FailureKind::Config, message));
         }
         let purposes: Vec<_> = names.iter().map(|name| Purpose::of(name, name.contains('.'))).collect();
-        let mut given = shapes.clone();
+        let mut given: BTreeMap<_, _> = shapes.iter().map(|(name, row)| (name.clone(), vec![row.clone()])).collect();
+        let observation = purposes.iter().position(|purpose| *purpose == Purpose::Observation);
+        if let (Some(row), Some(index)) = (folder, observation) {
+            // A leading 1 that was taken for the batch may have been a part of the row.
+            given.insert(names[index].clone(), vec![row.to_vec(), [&[1], row].concat()]);
+        }
         let mut told = Vec::new();
         for (purpose, method) in [(Purpose::Observation, "get_obs_dim"), (Purpose::Mask, "get_act_dim")] {
             let mut of_purpose = names.iter().zip(&purposes).filter(|(_, own)| **own == purpose);
@@ -158,7 +186,7 @@ impl<'a> Search<'a> {
                 && !given.contains_key(name)
                 && let Some(width) = program.number(method).ok().and_then(|width| usize::try_from(width).ok())
             {
-                given.insert(name.clone(), vec![width]);
+                given.insert(name.clone(), vec![vec![width]]);
                 told.push(format!("`{name}` has the width that `{method}` tells"));
             }
         }
@@ -170,14 +198,25 @@ impl<'a> Search<'a> {
         let inputs =
             Inputs { names: self.names, purposes: &self.purposes, given: &self.given, random: !self.random.is_empty() };
         match probe::find(program, &inputs) {
-            Ok(found) => Ok((self, found)),
+            Ok(mut found) => {
+                // No batch that is tried can show what all others do.
+                if let Some(line) = program.branches().map_err(refused)?.first() {
+                    found.single = Some(format!("its code decides for a whole batch at once, in `{line}`"));
+                    found.batch_axes.fill(None);
+                }
+                Ok((self, found))
+            }
             Err(reason) => {
                 let missing = self.names.iter().filter(|name| !self.given.contains_key(*name));
                 let missing: Vec<_> = missing.map(|name| format!("\"{name}\": (…,)")).collect();
                 let reason = first_line(&reason);
                 Err(refused(if missing.is_empty() {
-                    let shapes: Vec<_> = self.given.iter().map(|(name, row)| format!("{name} {row:?}")).collect();
-                    format!("it does not run on rows of {}: {reason}; check shapes", shapes.join(", "))
+                    let shapes: Vec<_> =
+                        self.given.iter().map(|(name, rows)| format!("{name} {:?}", rows[0])).collect();
+                    format!(
+                        "it does not run on rows of {}: {reason}; check shapes, or input_shape in a folder's metadata.json",
+                        shapes.join(", ")
+                    )
                 } else {
                     format!(
                         "the file does not say how wide its inputs are ({}), and no forward pass told it: {reason}; give the \
@@ -220,7 +259,7 @@ impl<'a> Search<'a> {
         let (batch, batch_reason) = match &found.single {
             Some(reason) => (BatchKind::One, reason.clone()),
             None if self.random.is_empty() => {
-                (BatchKind::Dynamic, "batches of 2 and 3 rows gave what each row gives alone".into())
+                (BatchKind::Dynamic, "batches of 2, 3 and 9 rows gave what each row gives alone".into())
             }
             None => (BatchKind::Dynamic, "batches of 2 and 3 rows ran".into()),
         };
@@ -288,13 +327,13 @@ fn add_states(
     program: &mut Program,
     search: &Search<'_>,
     found: &Found,
-    methods: &[String],
     description: &mut Description,
     path: &Path,
 ) -> export::Result<()> {
     let pairs = found.guesses.iter().zip(&search.purposes);
     let examples: Vec<_> = pairs.map(|(guess, purpose)| Example::new(guess, *purpose, &[0])).collect();
     let tensors: Vec<_> = examples.iter().map(Example::tensor).collect();
+    let methods = program.methods(true);
     let reset = RESETS.into_iter().find(|name| methods.iter().any(|method| method == name));
     let unusable = |reason: String| {
         let (path, reason) = (path.display(), first_line(&reason).to_owned());

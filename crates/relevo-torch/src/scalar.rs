@@ -7,6 +7,10 @@ use relevo_abi::DType;
 pub(crate) struct Scalar(pub(crate) i32);
 
 impl Scalar {
+    pub(crate) const BYTE: Self = Self(0);
+    pub(crate) const CHAR: Self = Self(1);
+    pub(crate) const SHORT: Self = Self(2);
+    pub(crate) const INT: Self = Self(3);
     pub(crate) const LONG: Self = Self(4);
     pub(crate) const HALF: Self = Self(5);
     pub(crate) const FLOAT: Self = Self(6);

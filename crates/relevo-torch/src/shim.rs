@@ -34,7 +34,7 @@ unsafe extern "C" {
         program: *mut *mut RawProgram,
     ) -> Message;
     fn relevo_torch_release(program: *mut RawProgram);
-    fn relevo_torch_methods(program: *const RawProgram, each: EachText, context: *mut c_void);
+    fn relevo_torch_methods(program: *const RawProgram, plain: bool, each: EachText, context: *mut c_void);
     fn relevo_torch_tensors(program: *const RawProgram, each: EachTensor, context: *mut c_void);
     fn relevo_torch_number(program: *const RawProgram, method: *const c_char, number: *mut i64) -> Message;
     fn relevo_torch_prepare(
@@ -52,6 +52,7 @@ unsafe extern "C" {
         context: *mut c_void,
     ) -> Message;
     fn relevo_torch_random_operators(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
+    fn relevo_torch_branches(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
     fn relevo_torch_find_state(
         program: *mut RawProgram,
         inputs: *const Tensor,
@@ -153,10 +154,11 @@ impl Program {
         Ok(Self(program))
     }
 
-    pub(crate) fn methods(&self) -> Vec<String> {
+    /// Methods; `plain` leaves those that can be called without arguments.
+    pub(crate) fn methods(&self, plain: bool) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         // SAFETY: the program is whole, and the context is what `push_text` expects.
-        unsafe { relevo_torch_methods(self.0, push_text, (&raw mut names).cast()) };
+        unsafe { relevo_torch_methods(self.0, plain, push_text, (&raw mut names).cast()) };
         names
     }
 
@@ -205,6 +207,14 @@ impl Program {
         // SAFETY: as above.
         check(unsafe { relevo_torch_random_operators(self.0, push_text, (&raw mut names).cast()) })?;
         Ok(names)
+    }
+
+    /// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has.
+    pub(crate) fn branches(&self) -> Result<Vec<String>> {
+        let mut lines: Vec<String> = Vec::new();
+        // SAFETY: as above.
+        check(unsafe { relevo_torch_branches(self.0, push_text, (&raw mut lines).cast()) })?;
+        Ok(lines)
     }
 
     /// Finds the tensors of the module that a call changes. `reset` names the method that puts them back.
