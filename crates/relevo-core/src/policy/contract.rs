@@ -185,6 +185,12 @@ impl Contract {
         self.inputs.iter().find(|input| input.role == InputRole::ActionMask)
     }
 
+    /// What a user may not expect of the outputs.
+    pub fn notes(&self) -> Vec<String> {
+        let left_out = self.outputs.iter().filter(|output| output.reason == convention::STANDARD_DEVIATION);
+        left_out.map(|output| format!("`{}` is left out: {}", output.spec.name, output.reason)).collect()
+    }
+
     /// Position of the first output with `role`.
     pub fn output(&self, role: OutputRole) -> Option<usize> {
         self.outputs.iter().position(|output| output.role == role)

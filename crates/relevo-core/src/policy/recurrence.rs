@@ -94,9 +94,11 @@ pub(super) fn suspect(inputs: &mut [InputContract], model: &dyn Model, roles: &B
 
 /// What the file calls the number of rows: the first axis of the first observation that leaves it open.
 pub(super) fn batch_symbol(inputs: &[InputContract]) -> Option<String> {
-    inputs.iter().filter(|input| input.role == InputRole::Observation).find_map(|input| match input.spec.shape.first() {
-        Some(Dim::Dynamic(name)) => Some(name.clone()),
-        _ => None,
+    inputs.iter().filter(|input| input.role == InputRole::Observation).find_map(|input| {
+        match input.spec.shape.first() {
+            Some(Dim::Dynamic(name)) => Some(name.clone()),
+            _ => None,
+        }
     })
 }
 
@@ -104,14 +106,17 @@ pub(super) fn batch_symbol(inputs: &[InputContract]) -> Option<String> {
 fn suspicion(spec: &TensorSpec, outputs: &[TensorSpec], symbol: Option<&str>) -> Option<String> {
     let name = &spec.name;
     let state = StateName::of(name);
-    let partner = outputs.iter().find(|output| may_be_state(&output.name) && state.becomes(&StateName::of(&output.name)));
+    let partner =
+        outputs.iter().find(|output| may_be_state(&output.name) && state.becomes(&StateName::of(&output.name)));
     if let Some(output) = partner {
         return Some(format!("the output `{}` is named like it, and of its shape", output.name));
     }
     // Observations come row by row; torch's recurrent layers have [layers, batch, width].
     let lies_across = |axis: &usize| *axis > 0 && matches!(spec.shape[*axis], Dim::Dynamic(_));
-    (batch_axes(spec, symbol).iter().any(lies_across) || is_in_tuple(name) || WEAK_NAMES.contains(&name.to_ascii_lowercase().as_str()))
-        .then(|| "an output of its shape changes with it".into())
+    (batch_axes(spec, symbol).iter().any(lies_across)
+        || is_in_tuple(name)
+        || WEAK_NAMES.contains(&name.to_ascii_lowercase().as_str()))
+    .then(|| "an output of its shape changes with it".into())
 }
 
 /// Whether an output's name says nothing else.
