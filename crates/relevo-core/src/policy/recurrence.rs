@@ -36,6 +36,9 @@ const WEAK_NAMES: [&str; 14] = [
     "lstm_states",
 ];
 
+/// An input and the output that gives its next value.
+type Pair = (usize, usize);
+
 /// What is known of a model's memory.
 #[derive(Debug, Default)]
 pub(super) struct Recurrence {
@@ -44,7 +47,7 @@ pub(super) struct Recurrence {
     /// Whether anything depends on a state, or a state changes on its way.
     pub(super) recurrent: bool,
     /// All pairs of an input and an output, also those that the model merely hands through.
-    pub(super) pairs: Vec<(usize, usize)>,
+    pub(super) pairs: Vec<Pair>,
     /// State inputs on which outputs depend, though none gives their next value.
     pub(super) unlinked: Vec<usize>,
     /// Inputs that might have been states by their names, and are none.
@@ -175,7 +178,7 @@ impl Probe<'_> {
             let differs = |output: usize| !random[output] && before[output].bytes() != after[output].bytes();
             let others = (0..before.len()).any(|output| Some(output) != pair && differs(output));
             let Some(output) = pair else {
-                let may_be = |(input, output): &(usize, usize)| *input == at && differs(*output);
+                let may_be = |(input, output): &Pair| *input == at && differs(*output);
                 if suspects.contains(&at) && !undecided.iter().any(may_be) {
                     found.acquitted.push(at);
                 } else if others {
@@ -213,7 +216,7 @@ impl Probe<'_> {
         outputs: &[Tensor],
         suspects: &[usize],
         roles: &BTreeMap<String, String>,
-    ) -> Result<(Vec<(usize, usize)>, Vec<(usize, usize)>)> {
+    ) -> Result<(Vec<Pair>, Vec<Pair>)> {
         let specs = self.model.outputs();
         let fits = |at: usize, output: usize| {
             let input = &self.inputs[at];
@@ -223,17 +226,17 @@ impl Probe<'_> {
             };
             follows && outputs[output].dtype() == input.spec.dtype && outputs[output].shape() == input.shape(1)
         };
-        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        let mut pairs: Vec<Pair> = Vec::new();
         for link in self.model.states().iter().filter(|link| self.inputs[link.input].role == InputRole::State) {
             if !fits(link.input, link.output) {
                 return Err(self.misfit("the model's own account", link.input, &specs[link.output].name));
             }
             pairs.push((link.input, link.output));
         }
-        let is_free = |pairs: &[(usize, usize)], output: usize| pairs.iter().all(|(_, taken)| *taken != output);
+        let is_free = |pairs: &[Pair], output: usize| pairs.iter().all(|(_, taken)| *taken != output);
         let states = || (0..self.inputs.len()).filter(|at| self.inputs[*at].role == InputRole::State);
 
-        let is_paired = |pairs: &[(usize, usize)], at: usize| pairs.iter().any(|(paired, _)| *paired == at);
+        let is_paired = |pairs: &[Pair], at: usize| pairs.iter().any(|(paired, _)| *paired == at);
         for at in states().filter(|at| !is_paired(&pairs, *at)).collect::<Vec<_>>() {
             let given = roles.get(&self.inputs[at].spec.name).and_then(|role| named_output(role));
             if let Some(given) = given {
@@ -282,7 +285,7 @@ impl Probe<'_> {
             output == 0 && !(0..specs.len()).any(names_action)
         };
         // Whether an output is called a state, or is not called anything.
-        let candidates = |pairs: &[(usize, usize)], at: usize, called: bool| -> Vec<usize> {
+        let candidates = |pairs: &[Pair], at: usize, called: bool| -> Vec<usize> {
             let is = |output: usize| match role(output) {
                 Some(role) => role == state.as_str(),
                 None => !called && !is_action(output),

@@ -26,9 +26,10 @@ impl StateName {
         let mut left: Vec<&str> = words.iter().copied().filter(said).collect();
         if left.iter().all(|word| is_number(word)) {
             // `state_in_0` is a name; `output_0` is a place.
-            match has(&["state", "states"]) {
-                true => left.insert(0, "state"),
-                false => left.clear(),
+            if has(&["state", "states"]) {
+                left.insert(0, "state");
+            } else {
+                left.clear();
             }
         }
         let kinds: Vec<&str> = left.iter().copied().filter_map(hidden_or_cell).collect();
