@@ -89,6 +89,82 @@ fn names_decide_where_shapes_do_not() {
 }
 
 #[test]
+fn names_say_more_than_the_order() {
+    for (inputs, outputs) in [
+        (["h", "c"], ["h_next", "c_next"]),
+        (["h", "c"], ["h_n", "c_n"]),
+        (["hx", "cx"], ["hx_t", "cx_t"]),
+        (["hx", "cx"], ["hy", "cy"]),
+        (["hidden", "cell"], ["hidden_new", "cell_new"]),
+        (["hidden", "cell"], ["h_n", "c_n"]),
+        (["state_h", "state_c"], ["next_h", "next_c"]),
+        (["lstm_h", "lstm_c"], ["lstm_h_next", "lstm_c_next"]),
+        (["h_prev", "c_prev"], ["h", "c"]),
+        (["gru1_in", "gru2_in"], ["gru1_out", "gru2_out"]),
+        (["h0", "c0"], ["hn", "cn"]),
+    ] {
+        let states = [(inputs[0], outputs[0]), (inputs[1], outputs[1])];
+        let model = fading(&states, &[-1, 4], 0);
+        for model in [swapped(&model), model] {
+            let contract = model.contract(&[]).unwrap();
+            assert_eq!(pairs(&contract), [(inputs[0], outputs[0], 0), (inputs[1], outputs[1], 0)]);
+            assert_eq!(contract.observations().count(), 1);
+        }
+    }
+}
+
+/// The model with its second and third output the other way round.
+fn swapped(model: &Made) -> Made {
+    let (mut outputs, run) = (model.outputs.clone(), model.run.clone());
+    outputs.swap(1, 2);
+    Made::new(model.inputs.clone(), outputs, move |inputs| {
+        let mut results = run(inputs)?;
+        results.swap(1, 2);
+        Ok(results)
+    })
+}
+
+#[test]
+fn order_alone_is_not_believed_of_names() {
+    for inputs in [["h", "c"], ["h_in", "c_in"]] {
+        let model = fading(&[(inputs[0], "a"), (inputs[1], "b")], &[-1, 4], 0);
+        let contract = model.contract(&[]).unwrap();
+        assert_eq!(contract.unlinked, [1, 2]);
+        let told = model.clone().slot("undecided").unwrap_err().to_string();
+        assert!(told.contains(&format!("roles={{\"{}\": \"state:OUTPUT\"}}", inputs[0])), "{told}");
+        // With one of them said, the other one is clear.
+        let contract = model.contract(&[(inputs[0], "state:a")]).unwrap();
+        assert_eq!(pairs(&contract), [(inputs[0], "a", 0), (inputs[1], "b", 0)]);
+    }
+}
+
+#[test]
+fn what_is_named_like_an_action_is_no_state() {
+    let model = fading(&[("last_action", "action_logits")], &[-1, 4], 0);
+    let contract = model.contract(&[]).unwrap();
+    assert_eq!(contract.inputs[1].role, InputRole::Observation);
+    assert_eq!(contract.outputs[1].role, OutputRole::Logits);
+}
+
+#[test]
+fn the_symbol_of_the_observation_finds_the_rows_of_a_state() {
+    let contract = fading(&[("onnx::GRU_1", "d")], &[2, -1, 4], 1).contract(&[]).unwrap();
+    assert_eq!(pairs(&contract), [("onnx::GRU_1", "d", 1)]);
+    let model = fading(&[("lstm_h", "lstm_h_out"), ("lstm_c", "lstm_c_out")], &[2, -1, 4], 1);
+    let contract = swapped(&model).contract(&[]).unwrap();
+    assert_eq!(pairs(&contract), [("lstm_h", "lstm_h_out", 1), ("lstm_c", "lstm_c_out", 1)]);
+    let model = fading(&[("onnx::LSTM_1", "b"), ("onnx::LSTM_2", "d")], &[2, -1, 4], 1);
+    assert_eq!(model.contract(&[]).unwrap().unlinked, [1, 2]);
+    let told = model.slot("undecided").unwrap_err().to_string();
+    assert!(told.contains("roles={\"onnx::LSTM_1\": \"state:OUTPUT\"}"), "{told}");
+    // One that no output hands on cannot be observed.
+    let model = fading(&[("onnx::GRU_1", "d")], &[2, -1, 4], 1);
+    let outputs = vec![model.outputs[0].clone()];
+    let told = Made { outputs, ..model }.contract(&[]).unwrap_err().to_string();
+    assert!(told.contains("[2, batch, 4]") && told.contains("roles={\"onnx::GRU_1\": \"state:OUTPUT\"}"), "{told}");
+}
+
+#[test]
 fn tuples_are_paired_in_order() {
     let contract = fading(&[("hc0.0", "output_1.0"), ("hc0.1", "output_1.1")], &[2, -1, 8], 1).contract(&[]).unwrap();
     assert_eq!(pairs(&contract), [("hc0.0", "output_1.0", 1), ("hc0.1", "output_1.1", 1)]);

@@ -77,7 +77,7 @@ impl Contract {
             .unbind(),
             default_head: head.map(|head| head.describe()),
             producer: facts.producer.clone(),
-            notes: facts.notes.clone(),
+            notes: facts.notes.iter().cloned().chain(contract.notes()).collect(),
         })
     }
 }

@@ -185,6 +185,12 @@ impl Contract {
         self.inputs.iter().find(|input| input.role == InputRole::ActionMask)
     }
 
+    /// What a user may not expect of the outputs.
+    pub fn notes(&self) -> Vec<String> {
+        let left_out = self.outputs.iter().filter(|output| output.reason == convention::STANDARD_DEVIATION);
+        left_out.map(|output| format!("`{}` is left out: {}", output.spec.name, output.reason)).collect()
+    }
+
     /// Position of the first output with `role`.
     pub fn output(&self, role: OutputRole) -> Option<usize> {
         self.outputs.iter().position(|output| output.role == role)
@@ -220,12 +226,7 @@ fn settle_axes(
     model: &dyn Model,
     session: &mut dyn Session,
 ) -> Result<(Batch, Vec<OutputShape>)> {
-    let symbols = inputs.iter().filter(|input| input.role == InputRole::Observation);
-    let symbol = symbols.filter_map(|input| match input.spec.shape.first() {
-        Some(Dim::Dynamic(name)) => Some(name.clone()),
-        _ => None,
-    });
-    let symbol = symbol.into_iter().next();
+    let symbol = recurrence::batch_symbol(inputs);
     let choices: Vec<Vec<usize>> = inputs
         .iter()
         .map(|input| match input.role {
@@ -264,10 +265,11 @@ fn set_axis(path: &Path, input: &mut InputContract, axis: usize) -> Result<()> {
         Dim::Dynamic(_) => Err(Error::model_load(
             path,
             format!(
-                "input `{}` is declared as [{}]: besides the batch axis another one has no size; export the model with that \
-                 width fixed",
-                spec.name,
-                spec.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                "input `{name}` is declared as [{}]: besides the batch axis another one has no size; export the model with \
+                 that width fixed, or if it is a state, say which output gives its next value: \
+                 roles={{\"{name}\": \"state:OUTPUT\"}}",
+                spec.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                name = spec.name
             ),
         )),
     });

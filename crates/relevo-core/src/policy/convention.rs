@@ -44,6 +44,9 @@ pub enum OutputRole {
     Other,
 }
 
+/// Why an output that is named like a standard deviation has no role.
+pub(super) const STANDARD_DEVIATION: &str = "a standard deviation is not read; export its logarithm as log_std";
+
 const INPUT_ROLES: [(InputRole, &str); 3] =
     [(InputRole::Observation, "observation"), (InputRole::ActionMask, "action_mask"), (InputRole::State, "state")];
 
@@ -129,6 +132,9 @@ pub(crate) fn output_role(name: &str) -> Option<(OutputRole, &'static str)> {
     }
     if name.contains("log_std") || name.contains("logstd") || name.contains("log_sigma") {
         return Some((OutputRole::LogStd, "the name says log standard deviation"));
+    }
+    if is(&["std", "sigma", "scale", "stddev", "action_std"]) {
+        return Some((OutputRole::Other, STANDARD_DEVIATION));
     }
     if is(&["mu", "mean", "action_mean", "loc"]) {
         return Some((OutputRole::Mean, "a known name of a Gaussian's mean"));

@@ -146,11 +146,22 @@ impl Head {
         self.parts.iter().map(Part::branches).find(|branches| !branches.is_empty()).unwrap_or(&[])
     }
 
-    /// Names of action outputs that the head leaves out.
+    /// Names of outputs that an action could be made of, and that the head leaves out.
     pub fn unused_actions(&self, contract: &Contract) -> Vec<String> {
-        let unused = contract.outputs.iter().enumerate().filter(|(index, output)| {
-            matches!(output.role, OutputRole::Action | OutputRole::DeterministicAction) && !self.wanted.contains(index)
-        });
+        let read: Vec<_> = self.parts.iter().flat_map(Part::outputs).map(|at| self.wanted[at]).collect();
+        let is_action = |role| {
+            matches!(
+                role,
+                OutputRole::Action
+                    | OutputRole::DeterministicAction
+                    | OutputRole::Logits
+                    | OutputRole::ActionValues
+                    | OutputRole::Mean
+                    | OutputRole::MeanAndLogStd
+            )
+        };
+        let outputs = contract.outputs.iter().enumerate();
+        let unused = outputs.filter(|(index, output)| is_action(output.role) && !read.contains(index));
         unused.map(|(_, output)| output.spec.name.clone()).collect()
     }
 

@@ -146,23 +146,42 @@ impl<'a> Builder<'a> {
         )))
     }
 
+    /// Branches of discrete actions: as the user or the file says; else one for each output of logits, or for each row of one that
+    /// has several.
     fn logits(&mut self, kind: HeadKind, nature: Option<Nature>) -> Result<(Reads, ColumnSpec)> {
         let (index, output) =
             self.find(kind, nature, &[OutputRole::Logits, OutputRole::ActionValues, OutputRole::Action])?;
-        let width = float_width(kind, output)?;
+        let first = choices(kind, output)?;
         let given = !self.options.branches.is_empty();
         let known = if given { &self.options.branches } else { &self.contract.branches };
-        let fit = known.iter().sum::<usize>() == width && !known.contains(&0);
-        if given && !fit {
+        let fits = |width: usize| known.iter().sum::<usize>() == width && !known.contains(&0);
+        let (mut read, mut branches, mut names) = (vec![index], first, vec![format!("`{}`", output.spec.name)]);
+        if output.role == OutputRole::Logits && !fits(branches.iter().sum()) {
+            for (more, output) in self.contract.outputs.iter().enumerate().skip(index + 1) {
+                if output.role == OutputRole::Logits && output.batch_axis == Some(0) {
+                    branches.extend(choices(kind, output)?);
+                    read.push(more);
+                    names.push(format!("`{}`", output.spec.name));
+                }
+            }
+        }
+        let width = branches.iter().sum();
+        if given && !fits(width) {
             return Err(Error::Contract(format!(
-                "branches {known:?} take {} logits, but output `{}` has {width}; give as many choices as there are logits",
+                "branches {known:?} take {} logits, but output {} has {width}; give as many choices as there are logits",
                 known.iter().sum::<usize>(),
-                output.spec.name
+                names.join(" and ")
             )));
         }
-        let (branches, shape) = if fit { (known.clone(), vec![known.len()]) } else { (vec![width], Vec::new()) };
+        let shape = match &branches[..] {
+            _ if fits(width) => vec![known.len()],
+            [_] => Vec::new(),
+            several => vec![several.len()],
+        };
+        let branches = if fits(width) { known.clone() } else { branches };
         let column = ColumnSpec { key: output.spec.name.clone(), dtype: DType::Int64, shape };
-        Ok((Reads::Logits { at: self.want(index), branches }, column))
+        let at = read.into_iter().map(|index| self.want(index)).collect();
+        Ok((Reads::Logits { at, branches }, column))
     }
 
     fn gaussian(&mut self, nature: Option<Nature>) -> Result<(Reads, ColumnSpec)> {
@@ -172,15 +191,16 @@ impl<'a> Builder<'a> {
         let (log_std, width) = match self.contract.output(OutputRole::LogStd) {
             Some(log_std) if output.role != OutputRole::MeanAndLogStd => {
                 let found = &self.contract.outputs[log_std];
-                // One row for all actors may come as [n] or [1, n].
+                // One row for all actors may come as [n] or [1, n], one number for all elements as [], [1] or [1, 1].
                 let len = found.row_len();
-                if len != mean_width || !found.spec.dtype.is_float() {
+                if ![1, mean_width].contains(&len) || !found.spec.dtype.is_float() {
                     return Err(Error::Contract(format!(
-                        "the mean `{}` has {mean_width} columns, but the log standard deviation `{}` has {len}",
+                        "the mean `{}` has {mean_width} columns, but the log standard deviation `{}` has {len}; it must \
+                         have as many, or 1 for all",
                         output.spec.name, found.spec.name
                     )));
                 }
-                (LogStd::At(self.want(log_std)), mean_width)
+                (LogStd::At { at: self.want(log_std), repeats: mean_width / len }, mean_width)
             }
             _ if mean_width % 2 == 0 => (LogStd::SecondHalf, mean_width / 2),
             _ => {
@@ -272,6 +292,16 @@ fn nature(output: &OutputContract) -> Option<Nature> {
             Some(Nature::Discrete)
         }
         _ => None,
+    }
+}
+
+/// The choices of each branch in an output of logits: one branch, or one for each row of `[branches, choices]`.
+fn choices(kind: HeadKind, output: &OutputContract) -> Result<Vec<usize>> {
+    match output.row_shape[..] {
+        [branches, choices] if branches > 0 && choices > 0 && output.spec.dtype.is_float() => {
+            Ok(vec![choices; branches])
+        }
+        _ => float_width(kind, output).map(|width| vec![width]),
     }
 }
 

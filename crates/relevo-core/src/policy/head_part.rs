@@ -23,9 +23,9 @@ pub(super) struct Part {
 /// What a part reads. Positions are those in [`Head::wanted`](super::Head::wanted).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// Logits of one branch, or of several one behind the other.
+    /// Logits of one branch, or of several one behind the other, in one output or in several.
     Logits {
-        at: usize,
+        at: Vec<usize>,
         branches: Vec<usize>,
     },
     Gaussian {
@@ -44,7 +44,11 @@ pub(super) enum Reads {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogStd {
     /// An output of its own: a row for each actor, or one for all.
-    At(usize),
+    At {
+        at: usize,
+        /// How many elements of the action each of its numbers is for: 1, or all.
+        repeats: usize,
+    },
     /// The second half of every row of the mean's output.
     SecondHalf,
 }
@@ -67,6 +71,20 @@ impl Part {
         }
     }
 
+    /// The outputs that it reads.
+    pub(super) fn outputs(&self) -> Vec<usize> {
+        match &self.reads {
+            Reads::Logits { at, .. } => at.clone(),
+            Reads::Gaussian { mean, log_std, .. } => match log_std {
+                LogStd::At { at, .. } => vec![*mean, *at],
+                LogStd::SecondHalf => vec![*mean],
+            },
+            Reads::Raw { deterministic, drawn, log_prob, .. } => {
+                [deterministic, drawn, log_prob].into_iter().filter_map(|at| *at).collect()
+            }
+        }
+    }
+
     pub(super) fn gives_log_prob(&self) -> bool {
         match &self.reads {
             Reads::Logits { .. } => self.kind == HeadKind::Categorical,
@@ -86,12 +104,12 @@ impl Part {
     ) -> Result<(), HeadError> {
         match &self.reads {
             Reads::Logits { at, branches } => {
-                self.pick(&outputs[*at], branches, request, bytemuck::cast_slice_mut(actions), log_probs, scratch)
+                self.pick(outputs, at, branches, request, bytemuck::cast_slice_mut(actions), log_probs, scratch)
             }
             Reads::Gaussian { mean, log_std, width } => {
                 let actions: &mut [f32] = bytemuck::cast_slice_mut(actions);
                 let log_std = match log_std {
-                    LogStd::At(at) => Some(&outputs[*at]),
+                    LogStd::At { at, repeats } => Some((&outputs[*at], *repeats)),
                     LogStd::SecondHalf => None,
                 };
                 self.draw(&outputs[*mean], log_std, *width, request, actions, log_probs, scratch)
@@ -121,22 +139,25 @@ impl Part {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what discrete actions are picked from, and where they go")]
     fn pick(
         &self,
-        logits: &Tensor,
+        outputs: &[Tensor],
+        at: &[usize],
         branches: &[usize],
         request: &HeadRequest<'_>,
         actions: &mut [i64],
         log_probs: Option<&mut [f32]>,
         scratch: &mut HeadScratch,
     ) -> Result<(), HeadError> {
-        let HeadScratch { floats: converted, branch, sampling, .. } = scratch;
+        let HeadScratch { floats: converted, more_floats: joined, branch, sampling, .. } = scratch;
         let draws = self.kind == HeadKind::Categorical && request.deterministic != Some(true);
         let HeadRequest { seed, streams, .. } = *request;
         let draw = |block| Pick::Draw { seed, streams, block: self.block + block };
         let pick = |block| if draws { draw(block) } else { Pick::Largest };
         let no_choice = |row| HeadError::Row { row, what: "gave logits without one finite, largest value for".into() };
-        if let [width] = *branches {
+        if let ([width], [at]) = (branches, at) {
+            let (width, logits) = (*width, &outputs[*at]);
             let logits = match logits.dtype() {
                 DType::Float64 => below_largest(logits.values(), request.mask, width, converted),
                 _ => floats(logits, converted),
@@ -146,7 +167,10 @@ impl Part {
                 .map_err(no_choice);
         }
         let width = branches.iter().sum();
-        let logits = floats(logits, converted);
+        let logits = match at {
+            [at] => floats(&outputs[*at], converted),
+            several => join_rows(several.iter().map(|at| &outputs[*at]), width, streams.len(), converted, joined),
+        };
         refuse_nan(logits, width)?;
         let mut log_probs = log_probs;
         if let Some(log_probs) = &mut log_probs {
@@ -172,7 +196,7 @@ impl Part {
     fn draw(
         &self,
         mean: &Tensor,
-        log_std: Option<&Tensor>,
+        log_std: Option<(&Tensor, usize)>,
         width: usize,
         request: &HeadRequest<'_>,
         actions: &mut [f32],
@@ -181,11 +205,18 @@ impl Part {
     ) -> Result<(), HeadError> {
         let means = floats(mean, &mut scratch.floats);
         refuse_nan(means, means.len() / request.streams.len())?;
-        let log_std = if let Some(log_std) = log_std {
+        let log_std = if let Some((log_std, repeats)) = log_std {
             actions.copy_from_slice(means);
-            let log_std = floats(log_std, &mut scratch.more_floats);
-            refuse_nan(log_std, width)?;
-            log_std
+            let given = floats(log_std, &mut scratch.more_floats);
+            refuse_nan(given, width / repeats)?;
+            if repeats == 1 {
+                given
+            } else {
+                // The means are read, and their room is free.
+                scratch.floats.clear();
+                scratch.floats.extend(given.iter().flat_map(|value| std::iter::repeat_n(*value, repeats)));
+                &scratch.floats
+            }
         } else {
             scratch.more_floats.clear();
             for (row, action) in means.chunks_exact(2 * width).zip(actions.chunks_exact_mut(width)) {
@@ -253,6 +284,27 @@ fn raw_source(
         (_, Some(at), _) | (_, None, Some(at)) => Ok(at),
         (_, None, None) => Err(HeadError::Request("the model has no action output".into())),
     }
+}
+
+/// The rows of several outputs, each one's columns behind those of the one before.
+fn join_rows<'a, 's>(
+    outputs: impl Iterator<Item = &'a Tensor>,
+    width: usize,
+    rows: usize,
+    converted: &mut Vec<f32>,
+    joined: &'s mut Vec<f32>,
+) -> &'s [f32] {
+    joined.resize(rows * width, 0.0);
+    let mut first = 0;
+    for output in outputs {
+        let values = floats(output, converted);
+        let columns = values.len() / rows;
+        for (row, values) in joined.chunks_exact_mut(width).zip(values.chunks_exact(columns)) {
+            row[first..first + columns].copy_from_slice(values);
+        }
+        first += columns;
+    }
+    joined
 }
 
 /// Float64 logits as float32, relative to the largest allowed one of their row: the same distribution, and no difference

@@ -19,6 +19,7 @@ pub mod random;
 mod recurrence;
 mod sampling;
 mod slot;
+mod state_name;
 mod worker;
 
 pub use backend::{Backend, Device, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink};

@@ -9,8 +9,8 @@ use super::{ActionBounds, HeadKind, Normalizer};
 pub struct PolicyOptions {
     /// How actions come from outputs.
     pub head: Option<HeadKind>,
-    /// Numbers of choices of a multi-discrete action's branches, whose logits lie one behind the other in one output.
-    /// Empty where the contract knows them, or there is one branch.
+    /// Numbers of choices of a multi-discrete action's branches, whose logits lie one behind the other.
+    /// Empty where the contract knows them, there is one branch, or the outputs' shapes say them.
     pub branches: Vec<usize>,
     /// How continuous actions become the environment's.
     pub bounds: Option<ActionBounds>,

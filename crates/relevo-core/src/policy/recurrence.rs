@@ -7,6 +7,7 @@ use super::{
     backend::{Model, StateLink},
     contract::{Batch, InputContract, OutputShape, Probe, fill_ones, probe_input},
     convention::{self, InputRole, OutputRole},
+    state_name::StateName,
 };
 use crate::{
     error::{Error, Result},
@@ -35,6 +36,9 @@ const WEAK_NAMES: [&str; 14] = [
     "lstm_states",
 ];
 
+/// An input and the output that gives its next value.
+type Pair = (usize, usize);
+
 /// What is known of a model's memory.
 #[derive(Debug, Default)]
 pub(super) struct Recurrence {
@@ -43,7 +47,7 @@ pub(super) struct Recurrence {
     /// Whether anything depends on a state, or a state changes on its way.
     pub(super) recurrent: bool,
     /// All pairs of an input and an output, also those that the model merely hands through.
-    pub(super) pairs: Vec<(usize, usize)>,
+    pub(super) pairs: Vec<Pair>,
     /// State inputs on which outputs depend, though none gives their next value.
     pub(super) unlinked: Vec<usize>,
     /// Inputs that might have been states by their names, and are none.
@@ -56,6 +60,7 @@ impl Recurrence {
     /// Takes all suspects for what their names say first.
     pub(super) fn release(&mut self, suspects: &[usize]) {
         self.links.retain(|link| !suspects.contains(&link.input));
+        self.unlinked.retain(|input| !suspects.contains(input));
         self.recurrent = !(self.links.is_empty() && self.unlinked.is_empty());
         self.pairs.retain(|(input, _)| !suspects.contains(input));
         self.acquitted = suspects.to_vec();
@@ -69,6 +74,7 @@ pub(super) fn named_output(role: &str) -> Option<&str> {
 
 /// Gives the role of a state to inputs that the backend or their names tell of; those that only may be states are returned.
 pub(super) fn suspect(inputs: &mut [InputContract], model: &dyn Model, roles: &BTreeMap<String, String>) -> Vec<usize> {
+    let symbol = batch_symbol(inputs);
     let mut suspects = Vec::new();
     for (at, input) in inputs.iter_mut().enumerate() {
         let name = &input.spec.name;
@@ -79,7 +85,7 @@ pub(super) fn suspect(inputs: &mut [InputContract], model: &dyn Model, roles: &B
             input.role = InputRole::State;
             input.reason = "the model's own account of its states".into();
         } else if input.role == InputRole::Observation
-            && let Some(reason) = suspicion(name, model.outputs())
+            && let Some(reason) = suspicion(&input.spec, model.outputs(), symbol.as_deref())
         {
             input.role = InputRole::State;
             input.reason = reason;
@@ -89,34 +95,41 @@ pub(super) fn suspect(inputs: &mut [InputContract], model: &dyn Model, roles: &B
     suspects
 }
 
+/// What the file calls the number of rows: the first axis of the first observation that leaves it open.
+pub(super) fn batch_symbol(inputs: &[InputContract]) -> Option<String> {
+    inputs.iter().filter(|input| input.role == InputRole::Observation).find_map(|input| {
+        match input.spec.shape.first() {
+            Some(Dim::Dynamic(name)) => Some(name.clone()),
+            _ => None,
+        }
+    })
+}
+
 /// Why an input might be a state.
-fn suspicion(name: &str, outputs: &[TensorSpec]) -> Option<String> {
-    let partner = outputs.iter().find(|output| is_partner(name, &output.name));
+fn suspicion(spec: &TensorSpec, outputs: &[TensorSpec], symbol: Option<&str>) -> Option<String> {
+    let name = &spec.name;
+    let state = StateName::of(name);
+    let partner =
+        outputs.iter().find(|output| may_be_state(&output.name) && state.becomes(&StateName::of(&output.name)));
     if let Some(output) = partner {
         return Some(format!("the output `{}` is named like it, and of its shape", output.name));
     }
-    let is_in_tuple = name.rsplit_once('.').is_some_and(|(_, at)| at.parse::<usize>().is_ok());
-    (is_in_tuple || WEAK_NAMES.contains(&name.to_ascii_lowercase().as_str()))
-        .then(|| "an output of its shape changes with it".into())
+    // Observations come row by row; torch's recurrent layers have [layers, batch, width].
+    let lies_across = |axis: &usize| *axis > 0 && matches!(spec.shape[*axis], Dim::Dynamic(_));
+    (batch_axes(spec, symbol).iter().any(lies_across)
+        || is_in_tuple(name)
+        || WEAK_NAMES.contains(&name.to_ascii_lowercase().as_str()))
+    .then(|| "an output of its shape changes with it".into())
 }
 
-/// Whether `output` is what exporters call the next value of `input`.
-fn is_partner(input: &str, output: &str) -> bool {
-    let (input, output) = (input.to_ascii_lowercase(), output.to_ascii_lowercase());
-    let swapped = |from: &str, to: &str| -> Option<String> {
-        let (before, after) = input.rsplit_once(from)?;
-        // `in` as a word of its own: `state_in_0`, and not `state_inner`.
-        let ends = after.is_empty() || !after.starts_with(|next: char| next.is_ascii_alphabetic());
-        ends.then(|| format!("{before}{to}{after}"))
-    };
-    let known: [(&str, &str); 5] =
-        [("h0", "hn"), ("c0", "cn"), ("hx", "hy"), ("cx", "cy"), ("rnn_states", "output_rnn_states")];
-    known.iter().any(|(from, to)| input == *from && output == *to)
-        || [("_ins", "_outs"), ("_in", "_out"), ("_input", "_output")]
-            .iter()
-            .any(|(from, to)| swapped(from, to).is_some_and(|name| name == output))
-        || [format!("{input}_out"), format!("output_{input}"), format!("new_{input}"), format!("next_{input}")]
-            .contains(&output)
+/// Whether an output's name says nothing else.
+fn may_be_state(output: &str) -> bool {
+    convention::output_role(output).is_none_or(|(role, _)| role == OutputRole::State)
+}
+
+/// Whether a name is the path of a part of a tuple, such as `hc.0`: its order is all that it tells.
+fn is_in_tuple(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, at)| at.parse::<usize>().is_ok())
 }
 
 /// The axes that may count the rows of a state, the likeliest first. Empty where the declaration has more than one that it
@@ -153,7 +166,7 @@ impl Probe<'_> {
             return Ok(Recurrence::default());
         }
         let before = self.run_row(None)?;
-        let pairs = self.pair(batch, shapes, &before, suspects, roles)?;
+        let (pairs, undecided) = self.pair(batch, shapes, &before, suspects, roles)?;
         let random = self.random_outputs(&before)?;
         let mut found = Recurrence::default();
         for (at, input) in self.inputs.iter().enumerate() {
@@ -165,7 +178,8 @@ impl Probe<'_> {
             let differs = |output: usize| !random[output] && before[output].bytes() != after[output].bytes();
             let others = (0..before.len()).any(|output| Some(output) != pair && differs(output));
             let Some(output) = pair else {
-                if suspects.contains(&at) {
+                let may_be = |(input, output): &Pair| *input == at && differs(*output);
+                if suspects.contains(&at) && !undecided.iter().any(may_be) {
                     found.acquitted.push(at);
                 } else if others {
                     found.unlinked.push(at);
@@ -193,7 +207,8 @@ impl Probe<'_> {
         Ok(found)
     }
 
-    /// Pairs every input that is a state, or may be one, with the output that gives its next value, where that shows.
+    /// Pairs every input that is a state, or may be one, with the output that gives its next value, where that shows. Second
+    /// come the pairs of which only the order in the file could tell which is right.
     fn pair(
         &self,
         batch: &Batch,
@@ -201,7 +216,7 @@ impl Probe<'_> {
         outputs: &[Tensor],
         suspects: &[usize],
         roles: &BTreeMap<String, String>,
-    ) -> Result<Vec<(usize, usize)>> {
+    ) -> Result<(Vec<Pair>, Vec<Pair>)> {
         let specs = self.model.outputs();
         let fits = |at: usize, output: usize| {
             let input = &self.inputs[at];
@@ -211,36 +226,55 @@ impl Probe<'_> {
             };
             follows && outputs[output].dtype() == input.spec.dtype && outputs[output].shape() == input.shape(1)
         };
-        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        let mut pairs: Vec<Pair> = Vec::new();
         for link in self.model.states().iter().filter(|link| self.inputs[link.input].role == InputRole::State) {
             if !fits(link.input, link.output) {
                 return Err(self.misfit("the model's own account", link.input, &specs[link.output].name));
             }
             pairs.push((link.input, link.output));
         }
-        let is_free = |pairs: &[(usize, usize)], output: usize| pairs.iter().all(|(_, taken)| *taken != output);
+        let is_free = |pairs: &[Pair], output: usize| pairs.iter().all(|(_, taken)| *taken != output);
         let states = || (0..self.inputs.len()).filter(|at| self.inputs[*at].role == InputRole::State);
 
-        let is_paired = |pairs: &[(usize, usize)], at: usize| pairs.iter().any(|(paired, _)| *paired == at);
-        for at in states() {
-            if is_paired(&pairs, at) {
-                continue;
+        let is_paired = |pairs: &[Pair], at: usize| pairs.iter().any(|(paired, _)| *paired == at);
+        for at in states().filter(|at| !is_paired(&pairs, *at)).collect::<Vec<_>>() {
+            let given = roles.get(&self.inputs[at].spec.name).and_then(|role| named_output(role));
+            if let Some(given) = given {
+                let output = specs.iter().position(|spec| spec.name == given).filter(|output| fits(at, *output));
+                pairs.push((at, output.ok_or_else(|| self.misfit("`roles`", at, given))?));
             }
-            let name = &self.inputs[at].spec.name;
-            let given = roles.get(name).and_then(|role| named_output(role));
-            let output = match given {
-                Some(given) => {
-                    let output = specs.iter().position(|spec| spec.name == given);
-                    Some(output.filter(|output| fits(at, *output)).ok_or_else(|| self.misfit("`roles`", at, given))?)
-                }
-                None => (0..specs.len()).find(|output| {
-                    is_partner(name, &specs[*output].name) && is_free(&pairs, *output) && fits(at, *output)
-                }),
-            };
-            pairs.extend(output.map(|output| (at, output)));
         }
 
-        // The rest by shape, in the file's order, where there are as many outputs as inputs of it.
+        // By what is common to their names: all of it first, then whether they are hidden or cell states.
+        let inputs: Vec<_> = self.inputs.iter().map(|input| StateName::of(&input.spec.name)).collect();
+        let nexts: Vec<_> = specs.iter().map(|spec| StateName::of(&spec.name)).collect();
+        let levels: [fn(&StateName) -> &str; 2] = [|name| &name.stem, |name| &name.kind];
+        for word in levels {
+            for at in states().filter(|at| !word(&inputs[*at]).is_empty()) {
+                let is_called = |output: &usize| {
+                    let other = roles.get(&specs[*output].name).map(|role| *role != OutputRole::State.to_string());
+                    word(&nexts[*output]) == word(&inputs[at])
+                        && !other.unwrap_or_else(|| !may_be_state(&specs[*output].name))
+                        && is_free(&pairs, *output)
+                        && fits(at, *output)
+                };
+                let outputs: Vec<_> = (0..specs.len()).filter(is_called).collect();
+                if let [output] = outputs[..]
+                    && !is_paired(&pairs, at)
+                    && states().all(|other| {
+                        other == at
+                            || word(&inputs[other]) != word(&inputs[at])
+                            || is_paired(&pairs, other)
+                            || !fits(other, output)
+                    })
+                {
+                    pairs.push((at, output));
+                }
+            }
+        }
+
+        // The rest by shape, where there is one input and one output of it, or parts of a tuple in order: of other names in
+        // order, one swap gives a policy that runs and is wrong.
         let role = |output: usize| match roles.get(&specs[output].name) {
             Some(role) => Some(Cow::Borrowed(role.as_str())),
             None => convention::output_role(&specs[output].name).map(|(role, _)| Cow::Owned(role.to_string())),
@@ -251,13 +285,14 @@ impl Probe<'_> {
             output == 0 && !(0..specs.len()).any(names_action)
         };
         // Whether an output is called a state, or is not called anything.
-        let candidates = |pairs: &[(usize, usize)], at: usize, called: bool| -> Vec<usize> {
+        let candidates = |pairs: &[Pair], at: usize, called: bool| -> Vec<usize> {
             let is = |output: usize| match role(output) {
                 Some(role) => role == state.as_str(),
                 None => !called && !is_action(output),
             };
             (0..specs.len()).filter(|output| is(*output) && is_free(pairs, *output) && fits(at, *output)).collect()
         };
+        let mut undecided = Vec::new();
         for (called, suspected) in [(true, false), (false, false), (false, true)] {
             for at in states() {
                 let is_alike = |other: usize| {
@@ -270,12 +305,18 @@ impl Probe<'_> {
                 let waits = |other: &usize| is_alike(*other) && !is_paired(&pairs, *other);
                 let alike: Vec<_> = states().filter(waits).collect();
                 let outputs = candidates(&pairs, at, called);
-                if alike.contains(&at) && alike.len() == outputs.len() {
+                let in_order = alike.iter().all(|at| is_in_tuple(&self.inputs[*at].spec.name));
+                if !alike.contains(&at) || outputs.is_empty() {
+                    continue;
+                }
+                if alike.len() == outputs.len() && (in_order || outputs.len() == 1) {
                     pairs.extend(alike.into_iter().zip(outputs));
+                } else if !in_order {
+                    undecided.extend(outputs.into_iter().map(|output| (at, output)));
                 }
             }
         }
-        Ok(pairs)
+        Ok((pairs, undecided))
     }
 
     fn misfit(&self, who: &str, input: usize, output: &str) -> Error {
