@@ -310,7 +310,7 @@ mod tests {
             NodeProto { inputs, ..node(op, &[output], attributes) }
         };
         let last = |nodes: &[(&str, &str, &str)]| vec![value(nodes.last().map_or("y", |node| node.2))];
-        let branch = GraphProto {
+        let branch = || GraphProto {
             nodes: inside.iter().map(|node| make(node, vec![])).collect(),
             inputs: if nodes.iter().any(|node| node.0 == "Loop") {
                 ["turn", "on", "carried"].map(value).into()
@@ -321,7 +321,7 @@ mod tests {
             ..GraphProto::default()
         };
         let attribute = |op: &str| match op {
-            "If" | "Loop" => vec![AttributeProto { graph: Some(branch.clone()), graphs: vec![] }],
+            "If" | "Loop" => vec![AttributeProto { graph: Some(branch()), graphs: vec![] }],
             _ => vec![],
         };
         let graph = GraphProto {
