@@ -218,7 +218,7 @@ REWRITTEN: dict[str, Callable[[Path], Path]] = {
 }
 
 
-def _mixing(nodes: list[object], constants: Weights | None = None) -> Callable[[Path], Path]:
+def _mixing(nodes: list[object], constants: Weights | None = None, *, rows: int | str = 1) -> Callable[[Path], Path]:
     """`actions = obs · w` and something made of `obs` by `nodes`, called `mixed`, added to it."""
 
     def write(path: Path) -> Path:
@@ -229,15 +229,15 @@ def _mixing(nodes: list[object], constants: Weights | None = None) -> Callable[[
                 helper.make_node("MatMul", ["obs", "w"], ["own"]),
                 helper.make_node("Add", ["own", "mixed"], ["actions"]),
             ],
-            {"obs": [1, WIDTH]},
-            {"actions": [1, 1]},
+            {"obs": [rows, WIDTH]},
+            {"actions": [rows, 1]},
             {**weights(w=(WIDTH, 1)), **(constants or {})},
         )
 
     return write
 
 
-def _branching(path: Path) -> Path:
+def _branching(path: Path, rows: int | str = 1) -> Path:
     """A branch on the sum of everything, which made-up inputs need not reach."""
 
     def branch(name: str, factor: float) -> object:
@@ -249,7 +249,7 @@ def _branching(path: Path) -> Path:
             ],
             name,
             [],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, WIDTH])],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, WIDTH])],
         )
 
     return models.save(
@@ -259,8 +259,8 @@ def _branching(path: Path) -> Path:
             helper.make_node("Greater", ["largest", "limit"], ["above"]),
             helper.make_node("If", ["above"], ["actions"], then_branch=branch("yes", 2), else_branch=branch("no", 3)),
         ],
-        {"obs": [1, WIDTH]},
-        {"actions": [1, WIDTH]},
+        {"obs": [rows, WIDTH]},
+        {"actions": [rows, WIDTH]},
         {"limit": np.array(1e9, np.float32)},
     )
 
@@ -323,4 +323,55 @@ KEPT: dict[str, tuple[Callable[[Path], Path], str]] = {
         r"draws random numbers \(RandomNormal\)",
     ),
     "branch": (_branching, r"control flow \(If\)"),
+}
+
+
+def _rows_as_steps(path: Path) -> Path:
+    """An LSTM that takes the rows for the steps of one sequence, as torch's does with 2-D input."""
+    return models.save(
+        path,
+        [
+            helper.make_node("Unsqueeze", ["obs", "one"], ["x"]),
+            helper.make_node("LSTM", ["x", "W", "R"], ["y", "", ""], hidden_size=3),
+            helper.make_node("Reshape", ["y", "flat"], ["actions"]),
+        ],
+        {"obs": ["batch", WIDTH]},
+        {"actions": ["batch", 3]},
+        {**weights(W=(1, 12, WIDTH), R=(1, 12, 3)), "one": _ints(1), "flat": _ints(-1, 3)},
+    )
+
+
+def _normalised_by_the_batch(path: Path) -> Path:
+    """Batch normalisation that was exported in training mode."""
+    return models.save(
+        path,
+        [
+            helper.make_node("BatchNormalization", ["obs", "s", "b", "m", "v"], ["n", "rm", "rv"], training_mode=1),
+            helper.make_node("MatMul", ["n", "w"], ["actions"]),
+        ],
+        {"obs": ["batch", WIDTH]},
+        {"actions": ["batch", 2]},
+        {**weights(s=(WIDTH,), b=(WIDTH,), m=(WIDTH,), w=(WIDTH, 2)), "v": np.ones(WIDTH, np.float32)},
+    )
+
+
+# Declared for any batch.
+MIXING: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "largest of all": (
+        _mixing([helper.make_node("ReduceMax", ["obs"], ["mixed"], keepdims=1)], rows="batch"),
+        "other numbers than alone in `actions`",
+    ),
+    "mean over rows": (
+        _mixing(
+            [
+                helper.make_node("ReduceMean", ["obs"], ["mean"], axes=[0], keepdims=0),
+                helper.make_node("ReduceSum", ["mean"], ["mixed"], keepdims=0),
+            ],
+            rows="batch",
+        ),
+        "other numbers than alone in `actions`",
+    ),
+    "rows as steps": (_rows_as_steps, "other numbers than alone in `actions`"),
+    "normalised by the batch": (_normalised_by_the_batch, "other numbers than alone in `actions`"),
+    "branch": (lambda path: _branching(path, "batch"), r"control flow \(If\)"),
 }

@@ -90,6 +90,19 @@ def test_what_mixes_rows_is_run_row_by_row(name: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(outputs[output], expected, err_msg=output)
 
 
+@pytest.mark.parametrize("name", graphs.MIXING)
+def test_what_is_declared_for_any_batch_and_mixes_rows_is_run_row_by_row(name: str, tmp_path: Path) -> None:
+    write, reason = graphs.MIXING[name]
+    path = write(tmp_path / "policy.onnx")
+    model = relevo.ModelModule.load_from_path(path)
+    assert model.contract.batch == "one"
+    assert re.search(reason, model.contract.batch_reason), model.contract.batch_reason
+    inputs = made_up(model, ROWS)
+    expected = row_by_row(path, model, inputs)["actions"]
+    with relevo.AgentBuilder().default_model(model).actor_count(ROWS).build() as agent:
+        np.testing.assert_array_equal(agent.actors().act(inputs["obs"]).action, expected)
+
+
 def test_the_real_policy_is_rewritten(shared: Path) -> None:
     path = shared / "mujoco_go1.onnx"
     model = relevo.ModelModule.load_from_path(path)

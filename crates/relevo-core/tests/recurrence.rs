@@ -343,7 +343,7 @@ fn a_batch_that_mixes_memories_is_run_row_by_row() {
         Ok(vec![tensor(inputs[0].shape, sum), tensor(inputs[0].shape, sum)])
     });
     let Batch::One { reason } = model.contract(&[]).unwrap().batch else { panic!("the rows are mixed") };
-    assert!(reason.contains("`action` then differs"), "{reason}");
+    assert!(reason.contains("rows run together give other numbers than alone in `action`"), "{reason}");
 }
 
 #[test]

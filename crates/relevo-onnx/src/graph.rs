@@ -12,6 +12,9 @@ use crate::proto::{AttributeProto, DimProto, GraphProto, ModelProto, NodeProto, 
 pub(crate) const RANDOM_OPS: [&str; 6] =
     ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
 
+/// Operators that take a way, or go on, by a number.
+const STEERING_OPS: [&str; 2] = ["If", "Loop"];
+
 /// The element types that Relevo takes. ONNX Runtime numbers them as ONNX files do.
 const ELEMENT_TYPES: [(ONNXTensorElementDataType, DType); 12] = [
     (ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, DType::Bool),
@@ -41,6 +44,8 @@ pub(crate) struct Declaration {
     pub(crate) random_ops: Vec<String>,
     /// Why made-up inputs cannot show that the graph keeps the rows of a batch apart.
     pub(crate) batch_obstacle: Option<String>,
+    /// The operator, where a branch or a loop is steered by the numbers that come: by those of all rows at once.
+    pub(crate) steered: Option<String>,
     /// Files beside this one that hold weights, each with the bytes that it must have at least.
     pub(crate) weight_files: BTreeMap<String, u64>,
 }
@@ -69,6 +74,12 @@ impl Declaration {
             (!model.functions.is_empty()).then(|| "it holds functions of its own, which cannot be looked into".into())
         };
         let defaults = graph.initializer_names();
+        let given = graph.inputs.iter().map(|input| input.name.as_str()).filter(|name| !defaults.contains(name));
+        let in_function = || {
+            let nodes = model.functions.iter().flat_map(|function| &function.nodes);
+            nodes.map(|node| &*node.op_type).find(|op| STEERING_OPS.contains(op))
+        };
+        let steered = graph.steered(&mut given.collect()).or_else(in_function).map(str::to_owned);
         Ok(Self {
             inputs: graph
                 .inputs
@@ -80,6 +91,7 @@ impl Declaration {
             producer: format!("{} {}", model.producer_name, model.producer_version).trim().into(),
             random_ops,
             batch_obstacle,
+            steered,
             weight_files: graph.weight_files(),
         })
     }
@@ -130,6 +142,38 @@ impl GraphProto {
                 output.name
             )),
         }
+    }
+
+    /// The first operator that is steered by a number that comes from outside. `known` are the names of what comes from outside;
+    /// what is worked out from it is added. Shapes are none of it: batches of some sizes show what follows from those.
+    fn steered<'a>(&'a self, known: &mut HashSet<&'a str>) -> Option<&'a str> {
+        for node in &self.nodes {
+            let op = node.op_type.as_str();
+            let steers = if op == "If" { 1 } else { 2 };
+            if STEERING_OPS.contains(&op) && node.inputs.iter().take(steers).any(|name| known.contains(name.as_str())) {
+                return Some(op);
+            }
+            let mut comes_from_outside = RANDOM_OPS.contains(&op)
+                || (!matches!(op, "Shape" | "Size") && node.inputs.iter().any(|name| known.contains(name.as_str())));
+            for graph in node.attributes.iter().flat_map(|attribute| attribute.graph.iter().chain(&attribute.graphs)) {
+                let mut inside = known.clone();
+                // A loop's first inputs count and go on; the others change from turn to turn.
+                let counters = if op == "Loop" { 2 } else { 0 };
+                inside.extend(graph.inputs.iter().skip(counters).map(|input| input.name.as_str()));
+                if let Some(op) = graph.steered(&mut inside) {
+                    return Some(op);
+                }
+                let mut outputs = graph.outputs.iter().map(|output| inside.contains(output.name.as_str()));
+                if op == "Loop" && outputs.next() == Some(true) {
+                    return Some(op);
+                }
+                comes_from_outside |= outputs.any(|is_known| is_known);
+            }
+            if comes_from_outside {
+                known.extend(node.outputs.iter().map(String::as_str));
+            }
+        }
+        None
     }
 
     fn collect_random_ops(&self, found: &mut Vec<String>) {
@@ -205,7 +249,7 @@ mod tests {
 
     fn node(op_type: &str, outputs: &[&str], attributes: Vec<AttributeProto>) -> NodeProto {
         let outputs = outputs.iter().map(ToString::to_string).collect();
-        NodeProto { outputs, op_type: op_type.into(), attributes, domain: String::new() }
+        NodeProto { inputs: vec![], outputs, op_type: op_type.into(), attributes, domain: String::new() }
     }
 
     fn value(name: &str) -> ValueInfoProto {
@@ -257,6 +301,55 @@ mod tests {
         let function = FunctionProto { nodes: vec![node("Bernoulli", &["f"], vec![])] };
         let declaration = read(graph, vec![function]).unwrap();
         assert_eq!(declaration.random_ops, ["Multinomial", "RandomUniform", "Bernoulli"]);
+    }
+
+    /// The operator that is steered, in a graph of these nodes that takes `x`, and has a weight `w`.
+    fn steered(nodes: &[(&str, &str, &str)], inside: &[(&str, &str, &str)]) -> Option<String> {
+        let make = |(op, inputs, output): &(&str, &str, &str), attributes| {
+            let inputs = inputs.split_whitespace().map(str::to_owned).collect();
+            NodeProto { inputs, ..node(op, &[output], attributes) }
+        };
+        let last = |nodes: &[(&str, &str, &str)]| vec![value(nodes.last().map_or("y", |node| node.2))];
+        let branch = || GraphProto {
+            nodes: inside.iter().map(|node| make(node, vec![])).collect(),
+            inputs: if nodes.iter().any(|node| node.0 == "Loop") {
+                ["turn", "on", "carried"].map(value).into()
+            } else {
+                vec![]
+            },
+            outputs: last(inside),
+            ..GraphProto::default()
+        };
+        let attribute = |op: &str| match op {
+            "If" | "Loop" => vec![AttributeProto { graph: Some(branch()), graphs: vec![] }],
+            _ => vec![],
+        };
+        let graph = GraphProto {
+            nodes: nodes.iter().map(|node| make(node, attribute(node.0))).collect(),
+            initializers: vec![InitializerProto { name: "w".into(), external_data: vec![] }],
+            inputs: vec![value("x"), value("w")],
+            outputs: last(nodes),
+            ..GraphProto::default()
+        };
+        read(graph, vec![]).unwrap().steered
+    }
+
+    #[test]
+    fn branches_and_loops_on_numbers_that_come_are_told_from_others() {
+        let free = [("Identity", "w", "r")];
+        let found = |op: &str| Some(op.to_owned());
+        assert_eq!(steered(&[("ReduceMax", "x", "m"), ("Greater", "m w", "c"), ("If", "c", "y")], &free), found("If"));
+        assert_eq!(steered(&[("Greater", "w w", "c"), ("If", "c", "y")], &free), None);
+        // As torch writes a squeeze of a dynamic axis.
+        assert_eq!(steered(&[("Shape", "x", "s"), ("Equal", "s w", "c"), ("If", "c", "y")], &free), None);
+        assert_eq!(steered(&[("Loop", "w w x", "y")], &[("Identity", "on", "r")]), None);
+        assert_eq!(steered(&[("Cast", "x", "n"), ("Loop", "n w x", "y")], &free), found("Loop"));
+        assert_eq!(steered(&[("Loop", "w w x", "y")], &[("Less", "carried w", "r")]), found("Loop"));
+        assert_eq!(steered(&[("Bernoulli", "w", "c"), ("If", "c", "y")], &free), found("If"));
+        // What a branch gives comes from outside where it looks at that.
+        let seen = [("If", "w", "b"), ("If", "b", "y")];
+        assert_eq!(steered(&seen, &[("Neg", "x", "r")]), found("If"));
+        assert_eq!(steered(&seen, &[("Neg", "w", "r")]), None);
     }
 
     #[test]

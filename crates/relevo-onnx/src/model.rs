@@ -91,7 +91,7 @@ impl OnnxModel {
             let (seeded, seeds) = Noise::new(&bytes).map_err(fault)?;
             (bytes, noise) = (seeded, Some(seeds));
         }
-        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, .. } = declaration;
+        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, steered, .. } = declaration;
         let notes = open_shapes::fill(&mut inputs, shapes)?;
         let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
         for (spec, outlet) in outputs.iter_mut().zip(session.outputs()) {
@@ -108,7 +108,9 @@ impl OnnxModel {
         };
         let build = |bytes: &[u8]| workshop.trial(path, bytes, &signature.inputs);
         let batch = match fixed_batch::rewritten(&original, &mut first, &build) {
-            None => None,
+            None => steered.map(|op| Batch::One {
+                reason: format!("it holds control flow ({op}) that goes by numbers of all rows at once"),
+            }),
             Some(Outcome::Kept(reason)) => {
                 Some(Batch::One { reason: format!("declared with a batch of 1, and not rewritten for more: {reason}") })
             }

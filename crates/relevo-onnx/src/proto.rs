@@ -39,6 +39,8 @@ pub(crate) struct GraphProto {
 
 #[derive(Message)]
 pub(crate) struct NodeProto {
+    #[prost(string, repeated, tag = "1")]
+    pub(crate) inputs: Vec<String>,
     #[prost(string, repeated, tag = "2")]
     pub(crate) outputs: Vec<String>,
     #[prost(string, tag = "4")]

@@ -130,13 +130,6 @@ impl Contract {
         let (batch, shapes) = settle_axes(path, &mut inputs, model, session)?;
         let mut probe = Probe { path, model, session, inputs: &inputs };
         let mut found = probe.recurrence(&batch, &shapes, &suspects, roles)?;
-        let mixed = match (&batch, &found.links[..]) {
-            (Batch::One { .. }, _) | (_, []) => None,
-            _ => probe.mixed_output(&shapes, &found.random)?,
-        };
-        let batch = mixed.map_or(batch, |output| Batch::One {
-            reason: format!("batches run, but `{output}` then differs from what each row gives alone"),
-        });
         let is_state = |input: &InputContract| input.role == InputRole::State;
         if found.acquitted.len() < suspects.len()
             && inputs.iter().enumerate().all(|(at, input)| {
@@ -157,6 +150,12 @@ impl Contract {
                 "no input is an observation; name one by roles={\"…\": \"observation\"}",
             ));
         }
+        let mut probe = Probe { path, model, session, inputs: &inputs };
+        let mixed = match &batch {
+            Batch::One { .. } => None,
+            Batch::Dynamic { .. } => probe.disagreement(&shapes, &found.random)?,
+        };
+        let batch = mixed.map_or(batch, |reason| Batch::One { reason });
         let branches = branches(model.outputs(), &shapes);
         let mut outputs = output_contracts(model.outputs(), &shapes, &branches, roles)?;
         for (input, output) in &found.pairs {
@@ -334,6 +333,11 @@ pub(super) struct OutputShape {
 }
 
 impl OutputShape {
+    /// The shape of `rows` rows.
+    pub(super) fn of_rows(&self, rows: usize) -> Vec<usize> {
+        with_axis(&self.row_shape, self.batch_axis, rows)
+    }
+
     fn of(output: &Tensor, batch_axis: Option<usize>) -> Self {
         let mut row_shape = output.shape().to_vec();
         if let Some(axis) = batch_axis {
@@ -423,7 +427,8 @@ impl Probe<'_> {
                     self.path,
                     format!(
                         "input `{name}` is declared for batches of exactly {size} rows; export the model with a dynamic \
-                         batch axis, or with a batch of 1"
+                         batch axis, or with a batch of 1; where {size} is no number of rows but a width, export it with a batch \
+                         axis before that: [1, {size}, …]"
                     ),
                 ));
             }
@@ -433,7 +438,7 @@ impl Probe<'_> {
         match (self.run(2), self.run(3)) {
             (Ok(two), Ok(three)) => {
                 let known = self.model.facts().batch.clone();
-                let seen = || Batch::Dynamic { reason: "batches of 2 and 3 rows ran".into() };
+                let seen = || Batch::Dynamic { reason: "batches of made-up rows gave what the rows give alone".into() };
                 Ok((known.unwrap_or_else(seen), compare_shapes(&two, &three)))
             }
             (Err(error), _) | (_, Err(error)) => {

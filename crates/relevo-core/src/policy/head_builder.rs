@@ -140,10 +140,15 @@ impl<'a> Builder<'a> {
         if output.batch_axis == Some(0) {
             return Ok((index, output));
         }
-        Err(Error::Contract(format!(
-            "output `{}` has no rows for actors: its batch axis is not the first",
-            output.spec.name
-        )))
+        let reason = match output.batch_axis {
+            Some(_) => "its batch axis is not the first; export the model with that axis first".into(),
+            None => format!(
+                "it is {} whatever the number of rows; export the model with a batch axis on its answer too, without a squeeze(0) \
+                 or an .item() at its end: [1, 6] → [1, 3], or with that axis dynamic",
+                shape_text(&output.row_shape)
+            ),
+        };
+        Err(Error::Contract(format!("output `{}` has no rows for actors: {reason}", output.spec.name)))
     }
 
     /// Branches of discrete actions: as the user or the file says; else one for each output of logits, or for each row of one that

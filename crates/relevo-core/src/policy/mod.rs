@@ -1,6 +1,7 @@
 //! Policies: a loaded model, the contract of what it takes and gives, the head that turns its outputs into actions,
 //! and the named, versioned slot that serves it.
 
+mod agreement;
 mod backend;
 mod bounds;
 mod contract;

@@ -11,12 +11,9 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    spec::{DType, Dim, TensorSpec, shape_text},
+    spec::{Dim, TensorSpec, shape_text},
     tensor::Tensor,
 };
-
-/// Floats of a batch and of single rows may differ by this, absolute and relative: other sizes are summed in another order.
-const TOLERANCE: f64 = 1e-3;
 
 /// Names that a state may have, and an observation as well. `state` is not among them: it is a name for observations.
 const WEAK_NAMES: [&str; 14] = [
@@ -127,6 +124,14 @@ fn may_be_state(output: &str) -> bool {
     convention::output_role(output).is_none_or(|(role, _)| role == OutputRole::State)
 }
 
+/// Whether an output has no name but its position, such as `output_1` and `output_1.0`.
+fn is_positional(name: &str) -> bool {
+    let position = name.strip_prefix("output_");
+    position.is_some_and(|position| {
+        position.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    })
+}
+
 /// Whether a name is the path of a part of a tuple, such as `hc.0`: its order is all that it tells.
 fn is_in_tuple(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, at)| at.parse::<usize>().is_ok())
@@ -163,7 +168,15 @@ impl Probe<'_> {
         roles: &BTreeMap<String, String>,
     ) -> Result<Recurrence> {
         if !self.inputs.iter().any(|input| input.role == InputRole::State) {
-            return Ok(Recurrence::default());
+            // Without random operators nothing needs to be run.
+            let random = match &self.model.facts().random_ops[..] {
+                [] => vec![false; self.model.outputs().len()],
+                _ => {
+                    let before = self.run_row(None)?;
+                    self.random_outputs(&before)?
+                }
+            };
+            return Ok(Recurrence { random, ..Recurrence::default() });
         }
         let before = self.run_row(None)?;
         let (pairs, undecided) = self.pair(batch, shapes, &before, suspects, roles)?;
@@ -305,7 +318,9 @@ impl Probe<'_> {
                 let waits = |other: &usize| is_alike(*other) && !is_paired(&pairs, *other);
                 let alike: Vec<_> = states().filter(waits).collect();
                 let outputs = candidates(&pairs, at, called);
-                let in_order = alike.iter().all(|at| is_in_tuple(&self.inputs[*at].spec.name));
+                // A TorchScript result has no name but its position: the order is all that its author could say.
+                let in_order = alike.iter().all(|at| is_in_tuple(&self.inputs[*at].spec.name))
+                    || outputs.iter().all(|output| is_positional(&self.model.outputs()[*output].name));
                 if !alike.contains(&at) || outputs.is_empty() {
                     continue;
                 }
@@ -366,60 +381,5 @@ impl Probe<'_> {
     fn run_row(&mut self, marked: Option<usize>) -> Result<Vec<Tensor>> {
         let inputs: Vec<_> = (0..self.inputs.len()).map(|at| self.row(at, marked)).collect();
         self.run_on(&inputs)
-    }
-
-    /// An output of which two actors with memories of their own get from one batch what neither gets alone.
-    pub(super) fn mixed_output(&mut self, shapes: &[OutputShape], random: &[bool]) -> Result<Option<String>> {
-        let batch: Vec<_> = self.inputs.iter().map(varied_rows).collect();
-        let together = self.run_on(&batch)?;
-        for row in 0..2 {
-            let alone = self.alone(&batch, row)?;
-            for (output, shape) in shapes.iter().enumerate() {
-                if let Some(axis) = shape.batch_axis
-                    && !random[output]
-                    && !is_close(&together[output].row(axis, row), &alone[output])
-                {
-                    return Ok(Some(self.model.outputs()[output].name.clone()));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn alone(&mut self, batch: &[Tensor], row: usize) -> Result<Vec<Tensor>> {
-        let rows: Vec<_> =
-            batch.iter().zip(self.inputs).map(|(tensor, input)| tensor.row(input.batch_axis, row)).collect();
-        self.run_on(&rows)
-    }
-}
-
-/// Two rows of a made-up input; states differ within and between them.
-fn varied_rows(input: &InputContract) -> Tensor {
-    let mut tensor = probe_input(input, 2);
-    if let (InputRole::State, DType::Float32) = (input.role, input.spec.dtype) {
-        for (index, value) in tensor.values_mut::<f32>().iter_mut().enumerate() {
-            *value = ((index * 4057) % 997) as f32 / 997.0 - 0.5;
-        }
-    }
-    tensor
-}
-
-/// Whether two tensors of one kind hold nearly the same floats. Other types are not compared: they are choices, which a rounding
-/// error may tip.
-fn is_close(left: &Tensor, right: &Tensor) -> bool {
-    let close = |left: f64, right: f64| {
-        // The first for numbers that are not finite.
-        left.to_bits() == right.to_bits() || (left - right).abs() <= TOLERANCE * (1.0 + right.abs())
-    };
-    match left.dtype() {
-        _ if left.bytes().len() != right.bytes().len() => false,
-        DType::Float32 => {
-            let pairs = left.values::<f32>().iter().zip(right.values::<f32>());
-            pairs.into_iter().all(|(left, right)| close(f64::from(*left), f64::from(*right)))
-        }
-        DType::Float64 => {
-            left.values::<f64>().iter().zip(right.values::<f64>()).all(|(left, right)| close(*left, *right))
-        }
-        _ => true,
     }
 }
