@@ -86,16 +86,14 @@ fn made_up(input: &InputContract, at: usize, set: usize, rows: usize) -> Tensor 
     let is_image = dtype == DType::UInt8 && input.row_shape.len() > 1;
     for (index, element) in tensor.bytes_mut().chunks_exact_mut(dtype.size()).enumerate() {
         let word = philox(set as u64, Stream { actor: at as u32, draw: index as u64 }, 0)[0];
+        let is_allowed = word >> 31 == 1 || (index + 1).is_multiple_of(choices.max(1));
         let number = match input.role {
             InputRole::Observation => (unit(word) * 2.0 - 1.0) * scale(set, index / inner.max(1) % rows),
             _ => unit(word) - 0.5,
         };
         match dtype {
-            _ if input.role == InputRole::ActionMask => {
-                if word >> 31 == 1 || (index + 1).is_multiple_of(choices.max(1)) {
-                    element.copy_from_slice(one.bytes());
-                }
-            }
+            _ if input.role == InputRole::ActionMask && !is_allowed => {}
+            _ if input.role == InputRole::ActionMask => element.copy_from_slice(one.bytes()),
             DType::Float16 => element.copy_from_slice(&f16::from_f32(number).to_ne_bytes()),
             DType::Float32 => element.copy_from_slice(&number.to_ne_bytes()),
             DType::Float64 => element.copy_from_slice(&f64::from(number).to_ne_bytes()),
@@ -129,7 +127,7 @@ fn is_close(left: &Tensor, right: &Tensor, scale: f32) -> bool {
     left_floats.iter().zip(&right_floats).all(|(left, right)| match left - right {
         apart if apart.is_finite() => apart.abs() <= tolerance * (largest + right.abs()),
         // Numbers that are not finite are not apart by a number.
-        _ => left == right || (left.is_nan() && right.is_nan()),
+        _ => left.total_cmp(right).is_eq() || (left.is_nan() && right.is_nan()),
     })
 }
 

@@ -169,12 +169,11 @@ impl Probe<'_> {
     ) -> Result<Recurrence> {
         if !self.inputs.iter().any(|input| input.role == InputRole::State) {
             // Without random operators nothing needs to be run.
-            let random = match &self.model.facts().random_ops[..] {
-                [] => vec![false; self.model.outputs().len()],
-                _ => {
-                    let before = self.run_row(None)?;
-                    self.random_outputs(&before)?
-                }
+            let random = if self.model.facts().random_ops.is_empty() {
+                vec![false; self.model.outputs().len()]
+            } else {
+                let before = self.run_row(None)?;
+                self.random_outputs(&before)?
             };
             return Ok(Recurrence { random, ..Recurrence::default() });
         }
