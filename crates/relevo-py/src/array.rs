@@ -11,12 +11,11 @@ use numpy::{
 };
 use pyo3::{
     prelude::*,
-    sync::PyOnceLock,
     types::{PyDict, PyString},
 };
 use relevo_core::spec::{DType, shape_text};
 
-use crate::error::contract;
+use crate::{error::contract, once::Once};
 
 /// A C-contiguous, aligned array in native byte order.
 pub(crate) struct Contiguous<'py>(Bound<'py, PyUntypedArray>);
@@ -145,8 +144,8 @@ fn no_array(object: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
 
 /// A function of the module `numpy`.
 pub(crate) fn numpy_function<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    NUMPY.get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy")?.unbind()))?.bind(py).getattr(name)
+    static NUMPY: Once = Once::new();
+    NUMPY.get(py, || Ok(py.import("numpy")?.into_any()))?.getattr(name)
 }
 
 fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {

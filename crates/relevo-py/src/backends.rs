@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pyo3::{ffi, prelude::*, sync::PyOnceLock, types::PyCapsule};
+use pyo3::{ffi, prelude::*, types::PyCapsule};
 use relevo_abi::{CAPSULE_NAME, ENTRY_POINTS};
 use relevo_core::{
     Error,
@@ -99,12 +99,13 @@ pub(crate) fn working(py: Python<'_>) -> PyResult<Vec<Arc<dyn Backend>>> {
 }
 
 fn onnx(py: Python<'_>) -> PyResult<Arc<dyn Backend>> {
-    static ONNX: PyOnceLock<Arc<dyn Backend>> = PyOnceLock::new();
-    let backend = ONNX.get_or_try_init(py, || {
-        let backend: Arc<dyn Backend> = Arc::new(OnnxBackend::with_library_candidates(onnxruntime_folders(py)?));
-        Ok::<_, PyErr>(backend)
-    })?;
-    Ok(Arc::clone(backend))
+    // Held with the interpreter lock alone, so that no child that is forked off finds it locked.
+    static ONNX: Mutex<Option<Arc<OnnxBackend>>> = Mutex::new(None);
+    if let Some(known) = ONNX.lock().as_ref() {
+        return Ok(known.clone());
+    }
+    let found = Arc::new(OnnxBackend::with_library_candidates(onnxruntime_folders(py)?));
+    Ok(ONNX.lock().get_or_insert(found).clone())
 }
 
 /// Where an installed `onnxruntime` keeps its library. The package is found, not imported.

@@ -1,6 +1,6 @@
 //! From the engine's errors to Python's exceptions, which are defined in `relevo.errors`.
 
-use pyo3::{intern, prelude::*, types::PyType};
+use pyo3::{prelude::*, types::PyType};
 use relevo_core::Error;
 
 /// The Python exception for an engine error.
@@ -8,7 +8,7 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
     let raised = raise(class(error), &error.to_string());
     if let Some(actor) = error.actor() {
         // Where that fails, as for want of memory, the text still names it.
-        Python::attach(|py| drop(raised.value(py).setattr(intern!(py, "actor_id"), actor)));
+        Python::attach(|py| drop(raised.value(py).setattr("actor_id", actor)));
     }
     raised
 }

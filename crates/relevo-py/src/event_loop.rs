@@ -20,7 +20,6 @@ use parking_lot::Mutex;
 use pyo3::{
     PyTraverseError, PyVisit,
     exceptions::{PyKeyboardInterrupt, PySystemExit},
-    intern,
     prelude::*,
     sync::PyOnceLock,
     types::{PyDict, PyWeakrefReference},
@@ -33,6 +32,7 @@ use relevo_core::{
 
 use crate::{
     error::to_python,
+    once::Once,
     pending_action::{Outcome, PendingAction},
 };
 
@@ -131,8 +131,9 @@ impl EventLoop {
     }
 
     fn call(&self, py: Python<'_>, event_loop: &Bound<'_, PyAny>, how: &str, what: Bound<'_, PyAny>) -> PyResult<()> {
+        static CONTEXT: Once = Once::new();
         let options = PyDict::new(py);
-        options.set_item(intern!(py, "context"), &self.context)?;
+        options.set_item(CONTEXT.name(py, "context")?, &self.context)?;
         event_loop.call_method(how, (what,), Some(&options)).map(drop)
     }
 
@@ -162,7 +163,9 @@ impl EventLoop {
         context: &Py<PyAny>,
         argument: &Bound<'_, PendingAction>,
     ) -> PyResult<()> {
-        let Err(error) = context.call_method1(py, intern!(py, "run"), (callback, argument)) else { return Ok(()) };
+        static RUN: Once = Once::new();
+        let run = RUN.name(py, "run")?;
+        let Err(error) = context.call_method1(py, &run, (callback, argument)) else { return Ok(()) };
         if error.is_instance_of::<PySystemExit>(py) || error.is_instance_of::<PyKeyboardInterrupt>(py) {
             return Err(error);
         }
@@ -312,7 +315,7 @@ fn tell_now(notice: &Notice) {
 
 /// The loop that runs in this thread.
 pub(crate) fn running(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    static GET_RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static GET_RUNNING_LOOP: Once = Once::new();
     GET_RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()
 }
 
@@ -367,9 +370,7 @@ pub(crate) fn forget_closed(py: Python<'_>) -> PyResult<bool> {
 }
 
 /// The calls of every loop that is still there.
-fn all(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static LOOPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let loops = LOOPS
-        .get_or_try_init(py, || PyResult::Ok(py.import("weakref")?.call_method0("WeakKeyDictionary")?.unbind()))?;
-    Ok(loops.bind(py))
+fn all(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static LOOPS: Once = Once::new();
+    LOOPS.get(py, || py.import("weakref")?.call_method0("WeakKeyDictionary"))
 }

@@ -19,6 +19,7 @@ mod logging;
 mod machine;
 mod model;
 mod observations;
+mod once;
 mod outcome;
 mod pending_action;
 mod policy_settings;
@@ -51,6 +52,8 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        // A type that is made at its first use would be made behind a cell that lets go of the interpreter lock (see `once`).
+        module.py().get_type::<super::event_loop::EventLoop>();
         super::logging::install();
         super::fork::watch(module)
     }

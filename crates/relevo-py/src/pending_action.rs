@@ -13,9 +13,7 @@ use parking_lot::Mutex;
 use pyo3::{
     PyTraverseError, PyVisit,
     exceptions::{PyBaseException, PyStopIteration},
-    intern,
     prelude::*,
-    sync::PyOnceLock,
     types::{PyDict, PyString},
 };
 use relevo_core::{
@@ -24,7 +22,7 @@ use relevo_core::{
 };
 use smallvec::SmallVec;
 
-use crate::{action_batch::ActionBatch, error::to_python, event_loop::EventLoop};
+use crate::{action_batch::ActionBatch, error::to_python, event_loop::EventLoop, once::Once};
 
 /// An action that is on its way.
 #[pyclass(frozen, weakref, module = "relevo")]
@@ -103,12 +101,14 @@ impl PendingAction {
         slf: &Bound<'_, Self>,
         callbacks: impl IntoIterator<Item = Callback>,
     ) -> PyResult<()> {
+        static CALL_SOON: Once = Once::new();
         let py = slf.py();
         let Some(event_loop) = self.event_loop.get().upgrade(py) else { return Ok(()) };
+        let call_soon = CALL_SOON.name(py, "call_soon")?;
         for Callback { function, context } in callbacks {
             let options = PyDict::new(py);
             options.set_item("context", context)?;
-            event_loop.call_method(intern!(py, "call_soon"), (function, slf), Some(&options))?;
+            event_loop.call_method(&call_soon, (function, slf), Some(&options))?;
         }
         Ok(())
     }
@@ -179,7 +179,7 @@ impl PendingAction {
 
     #[pyo3(signature = (callback, /, *, context=None))]
     fn add_done_callback(slf: &Bound<'_, Self>, callback: Py<PyAny>, context: Option<Py<PyAny>>) -> PyResult<()> {
-        static COPY_CONTEXT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static COPY_CONTEXT: Once = Once::new();
         let (py, this) = (slf.py(), slf.get());
         let context = match context {
             Some(context) => context,
