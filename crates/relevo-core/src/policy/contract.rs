@@ -283,16 +283,8 @@ fn output_contracts(
     branches: &[usize],
     roles: &BTreeMap<String, String>,
 ) -> Result<Vec<OutputContract>> {
-    let named_action = specs.iter().filter_map(|spec| convention::output_role(&spec.name)).any(|(role, _)| {
-        matches!(
-            role,
-            OutputRole::Action
-                | OutputRole::DeterministicAction
-                | OutputRole::Logits
-                | OutputRole::ActionValues
-                | OutputRole::Mean
-        )
-    });
+    let mut named = specs.iter().filter_map(|spec| convention::output_role(&spec.name));
+    let named_action = named.any(|(role, _)| role.is_action());
     specs
         .iter()
         .zip(shapes)

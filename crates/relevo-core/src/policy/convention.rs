@@ -47,6 +47,21 @@ pub enum OutputRole {
 /// Why an output that is named like a standard deviation has no role.
 pub(super) const STANDARD_DEVIATION: &str = "a standard deviation is not read; export its logarithm as log_std";
 
+impl OutputRole {
+    /// Whether an action can be made of it.
+    pub(crate) const fn is_action(self) -> bool {
+        matches!(
+            self,
+            Self::Action
+                | Self::DeterministicAction
+                | Self::Logits
+                | Self::ActionValues
+                | Self::Mean
+                | Self::MeanAndLogStd
+        )
+    }
+}
+
 const INPUT_ROLES: [(InputRole, &str); 3] =
     [(InputRole::Observation, "observation"), (InputRole::ActionMask, "action_mask"), (InputRole::State, "state")];
 

@@ -149,19 +149,8 @@ impl Head {
     /// Names of outputs that an action could be made of, and that the head leaves out.
     pub fn unused_actions(&self, contract: &Contract) -> Vec<String> {
         let read: Vec<_> = self.parts.iter().flat_map(Part::outputs).map(|at| self.wanted[at]).collect();
-        let is_action = |role| {
-            matches!(
-                role,
-                OutputRole::Action
-                    | OutputRole::DeterministicAction
-                    | OutputRole::Logits
-                    | OutputRole::ActionValues
-                    | OutputRole::Mean
-                    | OutputRole::MeanAndLogStd
-            )
-        };
         let outputs = contract.outputs.iter().enumerate();
-        let unused = outputs.filter(|(index, output)| is_action(output.role) && !read.contains(index));
+        let unused = outputs.filter(|(index, output)| output.role.is_action() && !read.contains(index));
         unused.map(|(_, output)| output.spec.name.clone()).collect()
     }
 
