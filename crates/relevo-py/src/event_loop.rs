@@ -15,7 +15,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use pyo3::{
     PyTraverseError, PyVisit,
@@ -91,6 +91,7 @@ impl EventLoop {
     ) -> PyResult<Bound<'py, PendingAction>> {
         let this = slf.get();
         let py = slf.py();
+        start_teller(py)?;
         let known = this.calls.lock().passes.iter().rposition(|shared| shared.pass.serves(&ticket));
         let fresh = match known {
             Some(_) => None,
@@ -279,21 +280,37 @@ struct Teller {
 /// No lock: one that another thread held at a fork would stay locked in the child.
 static TELLER: ArcSwapOption<Teller> = ArcSwapOption::const_empty();
 
-fn tell(notice: Arc<Notice>) {
-    let mut teller = TELLER.load_full();
-    if teller.as_ref().is_none_or(|teller| teller.birthplace.is_elsewhere()) {
-        let (notices, received) = unbounded();
-        let tell_all = move || received.into_iter().for_each(|notice: Arc<Notice>| tell_now(&notice));
-        if Builder::new().name("relevo-asyncio".into()).spawn(tell_all).is_err() {
-            // Without a thread of its own, this one has to wait for the interpreter lock.
-            return tell_now(&notice);
-        }
-        let fresh = Arc::new(Teller { birthplace: Birthplace::here(), notices });
-        // The one before has its thread in the parent. Where two are made at once, the thread of one ends in good order.
-        mem::forget(TELLER.swap(Some(fresh.clone())).filter(|old| old.birthplace.is_elsewhere()));
-        teller = Some(fresh);
+/// Starts the thread that tells the loops of this process, unless there is one.
+fn start_teller(py: Python<'_>) -> PyResult<()> {
+    if TELLER.load().as_ref().is_some_and(|teller| !teller.birthplace.is_elsewhere()) {
+        return Ok(());
     }
-    if let Some(teller) = teller {
+    let (notices, received) = unbounded::<Arc<Notice>>();
+    let (attached, is_attached) = bounded::<()>(0);
+    let tell_all = move || {
+        // Known to the interpreter once for all. To make itself known it takes a lock of CPython's without the interpreter lock,
+        // and in 3.11 a child that is forked meanwhile finds that locked for ever.
+        Python::try_attach(|py| {
+            py.detach(|| {
+                drop(attached);
+                received.into_iter().for_each(|notice| tell_now(&notice));
+            });
+        });
+    };
+    Builder::new().name("relevo-asyncio".into()).spawn(tell_all).map_err(|error| {
+        to_python(&Error::State(format!("the thread that wakes event loops cannot be started: {error}")))
+    })?;
+    // It is dropped there, so nothing comes.
+    py.detach(|| is_attached.recv().ok());
+    let teller = Arc::new(Teller { birthplace: Birthplace::here(), notices });
+    // The one before has its thread in the parent. Where two are made at once, the thread of one ends in good order.
+    mem::forget(TELLER.swap(Some(teller)).filter(|old| old.birthplace.is_elsewhere()));
+    Ok(())
+}
+
+fn tell(notice: Arc<Notice>) {
+    // There is none where this process was forked off since the call: the answer is the parent's.
+    if let Some(teller) = TELLER.load_full().filter(|teller| !teller.birthplace.is_elsewhere()) {
         // A thread only ends after its teller.
         drop(teller.notices.send(notice));
     }
