@@ -73,7 +73,7 @@ fn agent(model: &Path, actor_count: usize, routers: usize) -> Result<Agent, rele
         on_error: OnError::Raise,
         record: None,
         memory: MemoryLimit { trajectories: 1_000, bytes: 256 << 20 },
-        seed: 7,
+        seed: Some(7),
         keep_outputs: false,
         description: serde_json::Value::Null,
     })?;

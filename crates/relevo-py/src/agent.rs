@@ -1,7 +1,6 @@
 //! `relevo.Agent`: the runtime, with RelayRL's names as thin aliases.
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -31,6 +30,7 @@ use crate::{
     model::ModelModule,
     outcome::OutcomeArguments,
     policy_settings::PolicySettings,
+    record_settings::RecordSettings,
     update,
 };
 
@@ -60,10 +60,10 @@ impl Agent {
         max_batch: usize,
         max_wait: f64,
         on_error: &str,
-        record: Option<PathBuf>,
+        record: Option<RecordSettings>,
         memory_trajectories: usize,
         memory_bytes: usize,
-        seed: u64,
+        seed: Option<u64>,
         keep_outputs: bool,
         threads: usize,
         device: String,
@@ -81,6 +81,7 @@ impl Agent {
                 )));
             }
         };
+        let record = record.map(RecordSettings::recording).transpose()?;
         let agent = detach_and_log(py, || {
             let policies = policies
                 .into_iter()

@@ -23,6 +23,7 @@ mod once;
 mod outcome;
 mod pending_action;
 mod policy_settings;
+mod record_settings;
 mod run;
 mod update;
 

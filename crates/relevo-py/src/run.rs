@@ -1,46 +1,51 @@
 //! `relevo.Run` and its episodes: reading a run folder.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use relevo_core::trajectory;
+use relevo_core::trajectory::{self, Selection};
 
-use crate::{detach::detach, episode::Episode, error::to_python};
+use crate::{
+    detach::{detach, detach_and_log},
+    episode::Episode,
+    error::to_python,
+};
 
 #[pyclass(frozen, module = "relevo")]
 pub(crate) struct Run {
-    run: trajectory::Run,
-    path: PathBuf,
+    run: Arc<trajectory::Run>,
 }
 
 #[pymethods]
 impl Run {
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let run = detach(py, || trajectory::Run::open(&path))?;
-        Ok(Self { run, path })
+        let run = detach_and_log(py, || trajectory::Run::open(&path))?;
+        Ok(Self { run: Arc::new(run) })
     }
 
     #[getter]
-    fn path(&self) -> &PathBuf {
-        &self.path
+    fn path(&self) -> &Path {
+        self.run.path()
     }
 
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let text = serde_json::to_string(self.run.info())
-            .map_err(|error| to_python(&relevo_core::Error::trajectory(&self.path, error)))?;
+            .map_err(|error| to_python(&relevo_core::Error::trajectory(self.run.path(), error)))?;
         py.import("json")?.call_method1("loads", (text,))
     }
 
-    fn episodes(&self) -> PyResult<Episodes> {
-        let episodes = self.run.episodes().map_err(|error| to_python(&error))?;
-        Ok(Episodes(Mutex::new(episodes)))
+    fn episodes(&self, py: Python<'_>) -> Episodes {
+        Episodes(Mutex::new(py.detach(|| self.run.episodes(&Selection::default()))))
     }
 
     fn __repr__(&self) -> String {
-        format!("Run({})", self.path.display())
+        format!("Run({})", self.run.path().display())
     }
 }
 

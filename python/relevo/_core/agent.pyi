@@ -29,7 +29,7 @@ class Agent:
         max_batch: int,
         max_wait: float,
         on_error: str,
-        record: Path | None,
+        record: RecordSettings | None,
         memory_trajectories: int,
         memory_bytes: int,
         seed: int,

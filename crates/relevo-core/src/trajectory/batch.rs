@@ -1,4 +1,4 @@
-//! Whole episodes as one Arrow record batch.
+//! Episodes, or pieces of them, as one Arrow record batch.
 
 use std::sync::Arc;
 
@@ -16,30 +16,22 @@ use arrow_buffer::{
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
 use super::schema::{ACTOR_ID_BYTES, UTC, mask_column};
-use super::{ColumnSpec, Episode, StepSchema};
+use super::{ColumnSpec, Episode, Piece, StepSchema};
 use crate::spec::DType;
 
-/// One record batch of these episodes, which are of the schema `steps` and passed [`check`].
-pub(crate) fn record_batch(
-    schema: &SchemaRef,
-    steps: &StepSchema,
-    episodes: &[Arc<Episode>],
-) -> Result<RecordBatch, String> {
-    let rows = Rows { episodes, count: episodes.iter().map(|episode| row_count(episode)).sum() };
+/// One record batch of these pieces, which are of the schema `steps` and passed [`check`].
+pub(crate) fn record_batch(schema: &SchemaRef, steps: &StepSchema, pieces: &[Piece]) -> Result<RecordBatch, String> {
+    let rows = Rows { pieces, count: pieces.iter().map(Piece::rows).sum() };
     let columns = rows.columns(steps)?;
     RecordBatch::try_new(schema.clone(), columns).map_err(|error| error.to_string())
 }
 
-/// T, and one for the closing row of an episode that ended.
-fn row_count(episode: &Episode) -> usize {
-    episode.len + usize::from(episode.complete)
-}
-
-/// Fails where an episode contradicts itself, so that its rows could not be written or read back.
-pub(crate) fn check(episode: &Episode) -> Result<(), String> {
+/// Fails where a piece of an episode contradicts itself, so that its rows could not be written or read back.
+pub(crate) fn check(piece: &Piece) -> Result<(), String> {
+    let Piece { episode, first_step, .. } = piece;
     let steps = &episode.schema;
-    if episode.len == 0 || u32::try_from(episode.len).is_err() {
-        return Err(format!("it has {} steps; an episode has 1 to 2^32 - 1", episode.len));
+    if episode.len == 0 || u32::try_from(episode.len + 1 + *first_step as usize).is_err() {
+        return Err(format!("it has {} steps from step {first_step} on; an episode has 1 to 2^32 - 2", episode.len));
     }
     if !episode.complete && (episode.has_final_observation || episode.terminated || episode.truncated) {
         return Err("it did not end, but has a final observation or an end's flag".into());
@@ -80,9 +72,9 @@ pub(crate) fn check(episode: &Episode) -> Result<(), String> {
     Ok(())
 }
 
-/// The rows of all the episodes, in order.
+/// The rows of all the pieces, in order.
 struct Rows<'a> {
-    episodes: &'a [Arc<Episode>],
+    pieces: &'a [Piece],
     count: usize,
 }
 
@@ -148,34 +140,34 @@ impl Rows<'_> {
 
     fn validity(&self, append: impl Fn(&Episode, &mut NullBufferBuilder)) -> Option<NullBuffer> {
         let mut valid = NullBufferBuilder::new(self.count);
-        self.episodes.iter().for_each(|episode| append(episode, &mut valid));
+        self.pieces.iter().for_each(|piece| append(&piece.episode, &mut valid));
         valid.finish()
     }
 
     /// One value for all rows of an episode.
     fn repeated<T: Copy>(&self, value: impl Fn(&Episode) -> T) -> Vec<T> {
         let mut values = Vec::with_capacity(self.count);
-        for episode in self.episodes {
-            values.resize(values.len() + row_count(episode), value(episode));
+        for piece in self.pieces {
+            values.resize(values.len() + piece.rows(), value(&piece.episode));
         }
         values
     }
 
     fn step_numbers(&self) -> Buffer {
         let mut steps = Vec::with_capacity(self.count);
-        for episode in self.episodes {
-            steps.extend(0..row_count(episode) as u32);
+        for piece in self.pieces {
+            steps.extend(piece.first_step..piece.first_step + piece.rows() as u32);
         }
         Buffer::from_vec(steps)
     }
 
-    /// The episodes' buffers one after the other, with zeros for the rows they lack.
+    /// The pieces' buffers one after the other, with zeros for the rows they lack.
     fn gathered<'a>(&'a self, row_bytes: usize, buffer: impl Fn(&'a Episode) -> Option<&'a Buffer>) -> Buffer {
         let mut bytes = MutableBuffer::new(self.count * row_bytes);
         let mut end = 0;
-        for episode in self.episodes {
-            bytes.extend_from_slice(buffer(episode).map_or(&[], Buffer::as_slice));
-            end += row_count(episode) * row_bytes;
+        for piece in self.pieces {
+            bytes.extend_from_slice(buffer(&piece.episode).map_or(&[], Buffer::as_slice));
+            end += piece.rows() * row_bytes;
             bytes.resize(end, 0);
         }
         bytes.into()
@@ -184,7 +176,7 @@ impl Rows<'_> {
     /// A flag that stands on an episode's last step row.
     fn flags(&self, flag: impl Fn(&Episode) -> bool) -> BooleanArray {
         let mut flags = BooleanBufferBuilder::new(self.count);
-        for episode in self.episodes {
+        for Piece { episode, .. } in self.pieces {
             flags.append_n(episode.len - 1, false);
             flags.append(flag(episode));
             flags.append_n(usize::from(episode.complete), false);
@@ -198,9 +190,10 @@ impl Rows<'_> {
         let mut ends = Vec::with_capacity(self.count + 1);
         ends.push(0);
         let mut versions = Vec::with_capacity(self.count);
-        for episode in self.episodes {
-            for (index, run) in episode.policies.iter().enumerate() {
-                let until = episode.policies.get(index + 1).map_or(row_count(episode), |next| next.from);
+        for piece in self.pieces {
+            let policies = &piece.episode.policies;
+            for (index, run) in policies.iter().enumerate() {
+                let until = policies.get(index + 1).map_or(piece.rows(), |next| next.from);
                 let rows = until - run.from;
                 let start = names.len();
                 names.extend_from_slice(run.policy.repeat(rows).as_bytes());
@@ -219,7 +212,7 @@ impl Rows<'_> {
     /// The times; the closing row has that of the last step.
     fn timestamps(&self) -> Buffer {
         let mut timestamps = MutableBuffer::new(self.count * 8);
-        for episode in self.episodes {
+        for Piece { episode, .. } in self.pieces {
             timestamps.extend_from_slice(episode.timestamps.as_slice());
             if episode.complete {
                 timestamps.extend_from_slice(&episode.timestamps[(episode.len - 1) * 8..]);

@@ -164,6 +164,8 @@ pub struct Block {
     pub versions: Vec<u64>,
     /// Nanoseconds since 1970 of each row.
     pub timestamps: Vec<i64>,
+    /// How far each actor's random stream had been used when the block was sealed.
+    pub draws: Vec<u64>,
     /// Final observations, in the order in which episodes ended.
     pub finals: Vec<FinalObservation>,
     /// Their bytes: all observation columns of the first, then of the second, and so on.
@@ -190,6 +192,7 @@ impl Block {
             flags: vec![0; cells],
             versions: vec![0; capacity * layout.segments.len()],
             timestamps: vec![0; capacity],
+            draws: Vec::new(),
             finals: Vec::new(),
             final_bytes: Vec::new(),
             layout,
@@ -199,6 +202,7 @@ impl Block {
     /// Forgets all rows; the allocations stay.
     pub fn clear(&mut self) {
         self.rows = 0;
+        self.draws.clear();
         self.finals.clear();
         self.final_bytes.clear();
     }

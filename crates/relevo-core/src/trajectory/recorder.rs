@@ -19,8 +19,9 @@ use rustc_hash::FxHashMap;
 
 use super::{
     block::{Block, Flags},
-    builder::{Columns, End, EpisodeBuilder},
+    builder::{Columns, End, EpisodeBuilder, Finished},
     episode::Episode,
+    index::StreamPlace,
     memory::{Memory, MemoryLimit},
     run::ModelInfo,
     writer::RunWriter,
@@ -31,12 +32,14 @@ use crate::{
 };
 
 /// Bytes of sealed blocks that may wait for the recorder; a caller that would exceed them waits.
-const QUEUE_BYTES: usize = 64 << 20;
+const QUEUE_BYTES: usize = 16 << 20;
 /// How often gathered episodes are written, and idle groups asked for what they hold.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Columns of longer episodes are not kept: to them an allocation is nothing, to the memory they are.
-const SPARE_COLUMN_BYTES: usize = 1 << 20;
+/// The steps of an open episode that holds this many bytes go to the disk.
+const PART_BYTES: usize = 4 << 20;
+/// Those of all open episodes go there where together they hold this many.
+const OPEN_BYTES: usize = 24 << 20;
 
 /// Emptied blocks on their way back to the group that fills them.
 pub type Spares = Arc<ArrayQueue<Block>>;
@@ -53,6 +56,10 @@ pub struct RecorderConfig {
     pub memory: MemoryLimit,
     /// The run folder, if there is one.
     pub writer: Option<RunWriter>,
+    /// Number of the first episode.
+    pub first_episode: u64,
+    /// Whether actors may go on acting after recording has failed. The error reaches one caller in any case.
+    pub goes_on: bool,
 }
 
 /// What was recorded so far.
@@ -80,7 +87,7 @@ enum Message {
     Interrupt(u32),
     Model(ModelInfo),
     Flush(Sender<()>),
-    Close,
+    Close(Vec<StreamPlace>),
 }
 
 #[derive(Debug)]
@@ -90,6 +97,7 @@ struct Shared {
     /// The error that stopped the recording.
     failure: Mutex<Option<Error>>,
     untold: AtomicBool,
+    goes_on: bool,
     /// Bytes of the blocks that wait for the recorder, or are in its hands.
     queued: Mutex<usize>,
     room: Condvar,
@@ -158,6 +166,7 @@ impl Recorder {
             stats: RecorderStats::default(),
             failure: Mutex::default(),
             untold: AtomicBool::new(false),
+            goes_on: config.goes_on,
             queued: Mutex::new(0),
             room: Condvar::new(),
             ended: AtomicBool::new(false),
@@ -173,8 +182,10 @@ impl Recorder {
             disk_failed: false,
             pushed: 0,
             open: FxHashMap::default(),
+            open_bytes: 0,
+            memory: config.memory,
             spare_columns: Vec::new(),
-            next_episode: 0,
+            next_episode: config.first_episode,
             last_tick: Instant::now(),
         };
         let thread = std::thread::Builder::new()
@@ -242,9 +253,10 @@ impl Recorder {
         Pending { answer: pending, shared: self.shared.clone() }
     }
 
-    /// Closes open episodes as interrupted ones, then the run folder, and ends the thread.
-    pub fn close(&self) {
-        drop(self.sender.send(Message::Close));
+    /// Closes open episodes as interrupted ones, then the run folder, and ends the thread. `streams` is how far the actors'
+    /// random streams have been used.
+    pub fn close(&self, streams: Vec<StreamPlace>) {
+        drop(self.sender.send(Message::Close(streams)));
     }
 
     /// The trajectories in memory, oldest first.
@@ -257,10 +269,12 @@ impl Recorder {
         &self.shared.stats
     }
 
-    /// The error that stopped the recording, if there is one that nobody has seen yet.
+    /// The error that stopped the recording, if there is one that nobody has seen yet, or nobody may go on after it.
     pub fn untold_failure(&self) -> Option<Error> {
         // The flag spares the hot path the lock.
-        if self.shared.untold.load(Ordering::Relaxed) && self.shared.untold.swap(false, Ordering::Relaxed) {
+        if self.shared.untold.load(Ordering::Relaxed)
+            && (!self.shared.goes_on || self.shared.untold.swap(false, Ordering::Relaxed))
+        {
             return self.shared.failure.lock().clone();
         }
         None
@@ -292,7 +306,7 @@ impl Drop for Recorder {
         } else if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            self.close();
+            self.close(Vec::new());
             thread.join().ok();
         }
     }
@@ -309,6 +323,9 @@ struct Worker {
     /// Episodes that were meant for the disk.
     pushed: u64,
     open: FxHashMap<u32, EpisodeBuilder>,
+    /// Bytes that those hold.
+    open_bytes: usize,
+    memory: MemoryLimit,
     /// Columns of episodes that ended, for those to come.
     spare_columns: Vec<Columns>,
     next_episode: u64,
@@ -332,6 +349,7 @@ impl Worker {
             match self.receiver.recv_timeout(TICK.saturating_sub(self.last_tick.elapsed())) {
                 Ok(Message::Block { mut block, spares }) => {
                     self.cut(&block, false);
+                    self.write_parts();
                     self.shared.taken(block.layout.bytes(block.capacity));
                     block.clear();
                     // A spare too many is dropped.
@@ -347,7 +365,8 @@ impl Worker {
                     self.write(RunWriter::flush);
                     answer.send(()).ok();
                 }
-                Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return self.close(),
+                Ok(Message::Close(streams)) => return self.close(&streams),
+                Err(RecvTimeoutError::Disconnected) => return self.close(&[]),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.last_tick.elapsed() >= TICK {
@@ -412,9 +431,42 @@ impl Worker {
         let builder = self.open.entry(actor.ordinal).or_insert_with(|| {
             self.next_episode += 1;
             let columns = self.spare_columns.pop().unwrap_or_else(Columns::new);
-            EpisodeBuilder::new(self.next_episode - 1, actor.id, schema.clone(), columns)
+            EpisodeBuilder::new(self.next_episode - 1, actor, schema.clone(), columns)
         });
+        let before = builder.bytes();
         builder.append(block, column, segment, rows);
+        self.open_bytes += builder.bytes() - before;
+        if builder.bytes() >= PART_BYTES {
+            self.write_part(actor.ordinal);
+        }
+    }
+
+    /// Writes what an open episode holds, so that one without an end takes no more memory. What is kept in memory as well stays
+    /// whole, as long as it may be kept at all.
+    fn write_part(&mut self, ordinal: u32) {
+        if self.writer.is_none() {
+            return;
+        }
+        let Some(builder) = self.open.get_mut(&ordinal) else { return };
+        let (before, limit) = (builder.bytes(), self.memory);
+        let keep = limit.trajectories > 0 && before <= limit.bytes;
+        let part = builder.part(keep);
+        self.open_bytes -= before - builder.bytes();
+        if let Some(part) = part {
+            self.write(|writer| writer.push(part));
+        }
+    }
+
+    /// Writes what all open episodes hold where that is much.
+    fn write_parts(&mut self) {
+        if self.open_bytes < OPEN_BYTES || self.writer.is_none() {
+            return;
+        }
+        let mut ordinals: Vec<_> = self.open.keys().copied().collect();
+        ordinals.sort_unstable();
+        for ordinal in ordinals {
+            self.write_part(ordinal);
+        }
     }
 
     fn interrupt(&mut self, ordinal: u32) {
@@ -431,19 +483,19 @@ impl Worker {
         if !end.complete {
             stats.episodes_interrupted.fetch_add(1, Ordering::Relaxed);
         }
-        let (episode, columns) = builder.finish(end, last);
-        if columns.bytes() <= SPARE_COLUMN_BYTES {
-            self.spare_columns.push(columns);
-        }
-        let episode = Arc::new(episode);
-        stats.steps.fetch_add(episode.len as u64, Ordering::Relaxed);
+        self.open_bytes -= builder.bytes();
+        let Finished { steps, whole, piece, spare } = builder.finish(end, last);
+        self.spare_columns.extend(spare);
+        stats.steps.fetch_add(steps as u64, Ordering::Relaxed);
         stats.episodes.fetch_add(1, Ordering::Relaxed);
         if self.disk_failed {
             stats.episodes_lost.fetch_add(1, Ordering::Relaxed);
         }
         self.pushed += 1;
-        self.write(|writer| writer.push(episode.clone()));
-        self.shared.memory.lock().push(episode);
+        self.write(|writer| writer.push(piece));
+        if let Some(episode) = whole {
+            self.shared.memory.lock().push(episode);
+        }
     }
 
     /// Runs `operation` on the run folder. A failure stops the recording to disk and reaches the caller at the next call.
@@ -460,7 +512,7 @@ impl Worker {
     fn fail(&mut self, error: Error) {
         if let Some(mut writer) = self.writer.take() {
             // The first error is the one to tell.
-            drop(writer.close());
+            drop(writer.close(&[]));
             self.shared.stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
             let lost = self.pushed - writer.episodes_written();
             self.shared.stats.episodes_lost.fetch_add(lost, Ordering::Relaxed);
@@ -470,13 +522,13 @@ impl Worker {
         self.shared.tell(error);
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, streams: &[StreamPlace]) {
         let mut ordinals: Vec<_> = self.open.keys().copied().collect();
         ordinals.sort_unstable();
         for ordinal in ordinals {
             self.interrupt(ordinal);
         }
-        self.write(RunWriter::close);
+        self.write(|writer| writer.close(streams));
         self.writer = None;
     }
 }

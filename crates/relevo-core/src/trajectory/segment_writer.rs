@@ -1,0 +1,239 @@
+//! Writes one segment: an Arrow IPC file that can be read at any moment, and its sidecar.
+//!
+//! A segment is the file's header, a schema message, and one message for each batch; closing it adds an end mark and the
+//! footer. What the sidecar tells of is always readable.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{ArrowError, SchemaRef};
+use crc32fast::Hasher;
+
+use super::{
+    Compression, Piece, StepSchema, StreamPlace,
+    batch::record_batch,
+    index::{BatchPlace, End, IndexWriter, Part},
+    message::describe,
+    schema,
+};
+use crate::{Error, Result};
+
+/// When the system is asked to put on the disk what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fsync {
+    /// Never: what was written outlives the process, though not a power cut.
+    Never,
+    /// When a segment is closed.
+    #[default]
+    Segment,
+    /// After each batch.
+    Batch,
+}
+
+impl Fsync {
+    /// The names by which users choose.
+    pub const NAMES: [(&str, Self); 3] = [("never", Self::Never), ("segment", Self::Segment), ("batch", Self::Batch)];
+}
+
+/// Writes one segment.
+pub(crate) struct SegmentWriter {
+    path: PathBuf,
+    steps: Arc<StepSchema>,
+    schema: SchemaRef,
+    writer: FileWriter<BufWriter<Sink>>,
+    index: IndexWriter,
+    fsync: Fsync,
+    batches: u64,
+    /// When it was begun.
+    pub(crate) since: Instant,
+}
+
+impl SegmentWriter {
+    /// Makes the file and its sidecar, which must not be there yet, and writes their beginnings.
+    pub(crate) fn create(path: &Path, steps: &Arc<StepSchema>, compression: Compression, fsync: Fsync) -> Result<Self> {
+        let fail = |reason: String| Error::trajectory(path, reason);
+        let schema = Arc::new(schema::to_arrow(steps).map_err(fail)?);
+        let cannot = |error: ArrowError| fail(format!("cannot create the segment: {}", describe(&error)));
+        let options = compression.options().map_err(cannot)?;
+        let file = File::create_new(path).map_err(|error| cannot(error.into()))?;
+        let sink = BufWriter::with_capacity(1 << 16, Sink::new(file));
+        let mut writer = FileWriter::try_new_with_options(sink, &schema, options).map_err(cannot)?;
+        writer.flush().map_err(cannot)?;
+        writer.get_mut().get_mut().keep();
+        let index = fs::read(path).and_then(|preamble| IndexWriter::create(&index_path(path), &preamble));
+        let index = index.map_err(|error| cannot(error.into()))?;
+        Ok(Self {
+            path: path.into(),
+            steps: steps.clone(),
+            schema,
+            writer,
+            index,
+            fsync,
+            batches: 0,
+            since: Instant::now(),
+        })
+    }
+
+    /// Bytes so far.
+    pub(crate) fn bytes(&mut self) -> u64 {
+        self.writer.get_mut().get_mut().whole
+    }
+
+    /// Whether it holds any steps.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches == 0
+    }
+
+    /// Adds the pieces as one batch. When this returns, the operating system has them: they outlive the process, though a power
+    /// cut only with [`Fsync::Batch`].
+    pub(crate) fn append(&mut self, pieces: &[Piece]) -> Result<()> {
+        let batch =
+            record_batch(&self.schema, &self.steps, pieces).map_err(|reason| Error::trajectory(&self.path, reason))?;
+        let mut first_row = 0;
+        let parts: Vec<Part> = pieces
+            .iter()
+            .map(|piece| {
+                let part = Part::of(piece, first_row);
+                first_row += piece.rows() as u32;
+                part
+            })
+            .collect();
+        let written = self.writer.write(&batch).and_then(|()| self.writer.flush());
+        let (offset, length, checksum) = self.settle(written)?;
+        let place = BatchPlace::new(offset, length, u64::from(first_row), checksum);
+        let mut told = self.sync(Fsync::Batch).and_then(|()| self.index.batch(&place, &parts));
+        if self.fsync == Fsync::Batch {
+            told = told.and_then(|()| self.index.sync());
+        }
+        told.map_err(|error| self.cannot_write(&error.to_string()))?;
+        self.batches += 1;
+        Ok(())
+    }
+
+    /// Fails where the file was removed: what is written to it then goes nowhere.
+    pub(crate) fn check_there(&mut self) -> Result<()> {
+        if self.writer.get_mut().get_mut().is_there(&self.path) {
+            return Ok(());
+        }
+        let reason =
+            "the segment was removed while it was written, and with it what it held; record into another folder";
+        Err(Error::trajectory(&self.path, reason))
+    }
+
+    /// Adds the footer; the sidecar tells how far the random streams have been used.
+    pub(crate) fn close(mut self, streams: &[StreamPlace]) -> Result<()> {
+        let written = self.writer.finish().and_then(|()| self.writer.flush());
+        let (offset, length, checksum) = self.settle(written)?;
+        let end = End::new(self.batches, offset + length, checksum);
+        let mut told = self.sync(Fsync::Segment);
+        if !streams.is_empty() {
+            told = told.and_then(|()| self.index.streams(streams));
+        }
+        told = told.and_then(|()| self.index.end(&end));
+        if self.fsync != Fsync::Never {
+            told = told.and_then(|()| self.index.sync());
+        }
+        told.map_err(|error| self.cannot_write(&error.to_string()))
+    }
+
+    /// Has the system put the segment on the disk, where the user wants that as often as `often`.
+    fn sync(&mut self, often: Fsync) -> io::Result<()> {
+        let wanted = match self.fsync {
+            Fsync::Never => false,
+            Fsync::Segment => often == Fsync::Segment,
+            Fsync::Batch => true,
+        };
+        if wanted { self.writer.get_mut().get_mut().file.sync_data() } else { Ok(()) }
+    }
+
+    /// Makes what was written part of the file, or takes what there is of it away again. Gives its first byte, its length and
+    /// its checksum.
+    fn settle(&mut self, written: Result<(), ArrowError>) -> Result<(u64, u64, u32)> {
+        let sink = self.writer.get_mut().get_mut();
+        match written {
+            Ok(()) => Ok(sink.keep()),
+            Err(error) => {
+                sink.cut();
+                Err(self.cannot_write(&describe(&error)))
+            }
+        }
+    }
+
+    fn cannot_write(&mut self, error: &str) -> Error {
+        let whole = self.bytes();
+        let reason = format!(
+            "cannot write: {error}; the {whole} bytes written before are whole and readable, and what was to follow is lost"
+        );
+        Error::trajectory(&self.path, reason)
+    }
+}
+
+/// Where the sidecar of the segment at `path` lies.
+pub(crate) fn index_path(path: &Path) -> PathBuf {
+    path.with_extension("index")
+}
+
+/// The file under a segment. After a failed write it ends with the last whole message and takes nothing more, so that
+/// what the buffer above still holds cannot land behind a torn message.
+struct Sink {
+    file: File,
+    written: u64,
+    whole: u64,
+    failed: bool,
+    /// Of what was written since.
+    hasher: Hasher,
+}
+
+impl Sink {
+    fn new(file: File) -> Self {
+        Self { file, written: 0, whole: 0, failed: false, hasher: Hasher::new() }
+    }
+
+    /// Whether the file still has a name. A folder that was moved takes its files along.
+    #[cfg(unix)]
+    fn is_there(&self, _path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        self.file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
+    }
+
+    /// Whether the file is still in its place.
+    #[cfg(not(unix))]
+    fn is_there(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
+    /// Makes what was written part of the file. Gives its first byte, its length and its checksum.
+    fn keep(&mut self) -> (u64, u64, u32) {
+        let kept = (self.whole, self.written - self.whole, std::mem::take(&mut self.hasher).finalize());
+        self.whole = self.written;
+        kept
+    }
+
+    fn cut(&mut self) {
+        self.failed = true;
+        // Where this fails too, the file ends with a torn message, which the reader passes over.
+        let _ = self.file.set_len(self.whole);
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.failed {
+            return Err(io::Error::other("an earlier write to this segment failed"));
+        }
+        let count = self.file.write(bytes)?;
+        self.written += count as u64;
+        self.hasher.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
