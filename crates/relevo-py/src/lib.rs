@@ -25,6 +25,7 @@ mod pending_action;
 mod policy_settings;
 mod record_settings;
 mod run;
+mod steps;
 mod update;
 
 use pyo3::prelude::*;
@@ -47,7 +48,8 @@ mod _core {
         machine::processors,
         model::ModelModule,
         pending_action::PendingAction,
-        run::{Episodes, Run},
+        run::{Episodes, Run, repair_run},
+        steps::{StepBatches, Steps},
     };
 
     #[pymodule_init]

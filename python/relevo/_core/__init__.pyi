@@ -11,7 +11,8 @@ from relevo._core.logging import close_events, next_event
 from relevo._core.machine import processors
 from relevo._core.model import ModelModule
 from relevo._core.pending_action import PendingAction
-from relevo._core.run import Episodes, Run
+from relevo._core.run import Episodes, Run, repair_run
+from relevo._core.steps import StepBatches, Steps
 
 __all__ = [
     "ActionBatch",
@@ -23,6 +24,8 @@ __all__ = [
     "ModelModule",
     "PendingAction",
     "Run",
+    "StepBatches",
+    "Steps",
     "StateContract",
     "TensorContract",
     "__version__",
@@ -31,6 +34,7 @@ __all__ = [
     "next_event",
     "other_backends",
     "processors",
+    "repair_run",
 ]
 
 __version__: str

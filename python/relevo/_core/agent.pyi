@@ -11,6 +11,7 @@ from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
 from relevo._core.episode import Episode
 from relevo._core.model import ModelModule
+from relevo.record_settings import RecordSettings
 from relevo.settings import PolicySettings
 
 @final
@@ -32,7 +33,7 @@ class Agent:
         record: RecordSettings | None,
         memory_trajectories: int,
         memory_bytes: int,
-        seed: int,
+        seed: int | None,
         keep_outputs: bool,
         threads: int,
         device: str,

@@ -55,6 +55,10 @@ class Episode:
         """`[T]`, the version of the policy that acted."""
 
     @property
+    def policy_runs(self) -> list[tuple[int, str, int]]:
+        """Which policy acted from which step on: first step, name, version."""
+
+    @property
     def policies(self) -> list[str]:
         """Names of the policies that acted, in their order."""
 

@@ -7,18 +7,15 @@ use std::collections::HashMap;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use arrow_ipc::{convert::fb_to_schema, reader::RecordBatchDecoder, root_as_footer, root_as_message};
+use arrow_ipc::{CompressionType, convert::fb_to_schema, reader::RecordBatchDecoder, root_as_message};
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 
-use super::schema;
+use super::{Compression, schema};
 
 /// The first bytes of an Arrow IPC file. As many bytes follow as make the next message begin at a multiple of the
 /// alignment, so the alignment must be 8 for a reader of streams to find the first message right after them.
 pub(crate) const HEADER: &[u8; 8] = b"ARROW1\0\0";
 pub(crate) const ALIGNMENT: usize = 8;
-
-/// The last bytes of a closed file, after the footer and its length.
-const TRAILER: &[u8; 6] = b"ARROW1";
 
 /// What every message begins with; its length follows.
 const CONTINUATION: [u8; 4] = [0xff; 4];
@@ -85,6 +82,18 @@ impl Message {
         Ok(fb_to_schema(schema))
     }
 
+    /// How its buffers are packed, where it is a batch.
+    pub(crate) fn compression(&self) -> Compression {
+        let compression = root_as_message(&self.metadata)
+            .ok()
+            .and_then(|envelope| envelope.header_as_record_batch()?.compression().map(|found| found.codec()));
+        match compression {
+            None => Compression::None,
+            Some(CompressionType::ZSTD) => Compression::Zstd,
+            Some(_) => Compression::Lz4,
+        }
+    }
+
     /// The batch in it. Fails where its lengths do not add up, before `arrow-ipc` can panic at them.
     pub(crate) fn batch(&self, schema: &SchemaRef) -> Result<RecordBatch, String> {
         let envelope = root_as_message(&self.metadata).map_err(|error| error.to_string())?;
@@ -129,18 +138,6 @@ fn is_readable(field: arrow_ipc::Field<'_>) -> bool {
         _ => false,
     };
     type_is_ours && field.dictionary().is_none()
-}
-
-/// Where the footer of a whole file begins and how many batches it tells of; `None` where there is no whole one.
-pub(crate) fn footer(file: &[u8]) -> Option<(usize, usize)> {
-    let (rest, trailer) = file.split_last_chunk::<{ TRAILER.len() }>()?;
-    let (rest, length) = rest.split_last_chunk::<4>()?;
-    let start = rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?;
-    if trailer != TRAILER || start < HEADER.len() {
-        return None;
-    }
-    let footer = root_as_footer(&rest[start..]).ok()?;
-    Some((start, footer.recordBatches().map_or(0, |batches| batches.len())))
 }
 
 /// An error without Arrow's name for its kind, which tells a user nothing.

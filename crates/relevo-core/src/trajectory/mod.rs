@@ -2,6 +2,7 @@
 //! folder), with the reader of such a folder.
 
 mod batch;
+mod batch_columns;
 mod block;
 mod builder;
 mod columns;
@@ -14,6 +15,7 @@ mod message;
 mod piece;
 mod reader;
 mod recorder;
+mod repair;
 mod resume;
 mod run;
 mod schema;
@@ -23,6 +25,7 @@ mod steps;
 mod table;
 mod writer;
 
+pub use batch_columns::{PlainColumn, acted_rows, plain_columns};
 pub use block::{ActorTag, Block, BlockLayout, FinalObservation, Flags, Segment};
 pub use compression::Compression;
 pub use episode::{ColumnSpec, Episode, PolicyRun, StepSchema};
@@ -31,6 +34,7 @@ pub use memory::MemoryLimit;
 pub use piece::Piece;
 pub use reader::{Episodes, Run};
 pub use recorder::{Pending, Recorder, RecorderConfig, RecorderStats, Sealer, Spares};
+pub use repair::{Report, repair};
 pub use resume::Resumed;
 pub use run::{ModelInfo, RunInfo};
 pub use segment_writer::Fsync;

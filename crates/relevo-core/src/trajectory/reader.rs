@@ -70,8 +70,13 @@ impl Run {
         harmless.chain(self.lost()).collect()
     }
 
+    /// Segments of which nothing can be read.
+    pub(super) fn unreadable(&self) -> &[Error] {
+        &self.unreadable
+    }
+
     /// What is lost of whole segments.
-    fn lost(&self) -> impl Iterator<Item = Error> {
+    pub(super) fn lost(&self) -> impl Iterator<Item = Error> {
         let parts = self
             .segments
             .iter()
@@ -121,7 +126,7 @@ impl Run {
     }
 
     /// An error for each part of an episode whose steps before are lost.
-    fn lost_steps(&self) -> Vec<Error> {
+    pub(super) fn lost_steps(&self) -> Vec<Error> {
         let told = |place: &Place| {
             let part = part_at(&self.segments, *place);
             let reason = format!(

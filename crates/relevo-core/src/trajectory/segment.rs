@@ -17,9 +17,9 @@ use arrow_schema::{Schema, SchemaRef};
 use crc32fast::hash;
 
 use super::{
-    StepSchema,
+    Compression, StepSchema,
     columns::Columns,
-    index::{BatchPlace, Index, Part},
+    index::{BatchPlace, End, Index, Part},
     map::map,
     message::{Found, HEADER, Message},
     schema,
@@ -43,6 +43,8 @@ pub(crate) struct Segment {
     pub(crate) lost: Vec<String>,
     /// Bytes at its end that never became a batch.
     pub(crate) unfinished: u64,
+    /// How its batches are packed: as the first one is.
+    pub(crate) compression: Compression,
     bytes: Bytes,
 }
 
@@ -147,11 +149,17 @@ impl Segment {
             problems,
             lost: Vec::new(),
             unfinished: 0,
+            compression: Compression::None,
             bytes,
         };
         match index {
             Some(index) => segment.follow(index),
             None => segment.scan()?,
+        }
+        if let Some(first) = segment.batches.first()
+            && let Ok(Found::Message(message)) = segment.bytes.message(first.place.offset)
+        {
+            segment.compression = message.compression();
         }
         Ok(Some(segment))
     }
@@ -245,6 +253,18 @@ impl Segment {
     /// The parts of a batch.
     pub(crate) fn parts(&self, batch: usize) -> &[Part] {
         &self.parts[self.batches[batch].parts.clone()]
+    }
+
+    /// What follows its last batch, and what the sidecar tells of that; `None` where it was never closed.
+    pub(crate) fn tail(&self) -> io::Result<Option<(Buffer, End)>> {
+        let Some(end) = self.index.end.filter(|end| end.file_length == self.bytes.length) else { return Ok(None) };
+        let from = self.batches.last().map(|batch| batch.place.end()).or(self
+            .index
+            .preamble
+            .as_ref()
+            .map(|preamble| preamble.len() as u64));
+        let from = from.unwrap_or(self.bytes.length);
+        self.bytes.read(from, self.bytes.length - from).map(|tail| Some((tail, end)))
     }
 
     /// Bytes of the file.

@@ -11,6 +11,7 @@ use std::{
     time::Instant,
 };
 
+use arrow_array::RecordBatch;
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, SchemaRef};
 use crc32fast::Hasher;
@@ -104,10 +105,15 @@ impl SegmentWriter {
                 part
             })
             .collect();
-        let written = self.writer.write(&batch).and_then(|()| self.writer.flush());
+        self.append_batch(&batch, &parts)
+    }
+
+    /// Adds a batch that holds these parts.
+    pub(crate) fn append_batch(&mut self, batch: &RecordBatch, parts: &[Part]) -> Result<()> {
+        let written = self.writer.write(batch).and_then(|()| self.writer.flush());
         let (offset, length, checksum) = self.settle(written)?;
-        let place = BatchPlace::new(offset, length, u64::from(first_row), checksum);
-        let mut told = self.sync(Fsync::Batch).and_then(|()| self.index.batch(&place, &parts));
+        let place = BatchPlace::new(offset, length, batch.num_rows() as u64, checksum);
+        let mut told = self.sync(Fsync::Batch).and_then(|()| self.index.batch(&place, parts));
         if self.fsync == Fsync::Batch {
             told = told.and_then(|()| self.index.sync());
         }
