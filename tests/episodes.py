@@ -26,7 +26,7 @@ def play(agent: relevo.Agent, steps: int, *, width: int, length: int = 4, dtype:
         ends = step % length == length - 1
         truncated = ends and step // length % 3 == 2
         actors.observe(
-            np.resize(REWARDS, count) if step % 2 else 1.0,
+            np.roll(REWARDS, step // 2)[:count] if step % 2 else 1.0,
             terminated=ends and not truncated,
             truncated=truncated,
             final_obs=obs + 1 if ends else None,

@@ -66,7 +66,8 @@ class EpisodeData:
     @property
     def episode_return(self) -> float:
         """Sum of the rewards that came, undiscounted."""
-        return float(self.rewards[self.rewards_known].sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(self.rewards[self.rewards_known].sum())
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeData:
