@@ -32,6 +32,8 @@ class Points:
     """Steps recorded until then."""
     returns: Numbers
     """An episode's return, or the mean of a stretch."""
+    episodes: npt.NDArray[np.int64]
+    """How many each point stands for."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,13 @@ def _stretches(at: Numbers) -> npt.NDArray[np.int64]:
     return stretch
 
 
-def _means(stretch: npt.NDArray[np.int64], at: Numbers, returns: Numbers) -> tuple[Numbers, Numbers]:
+def _means(
+    stretch: npt.NDArray[np.int64], at: Numbers, returns: Numbers
+) -> tuple[Numbers, Numbers, npt.NDArray[np.int64]]:
+    """Of each stretch: the mean place, the mean return, and the number of episodes."""
     _, group = np.unique(stretch, return_inverse=True)
     counts = np.bincount(group)
-    return np.bincount(group, at) / counts, np.bincount(group, returns) / counts
+    return np.bincount(group, at) / counts, np.bincount(group, returns) / counts, counts
 
 
 def _average(policy: str, at: Numbers, returns: Numbers) -> Average:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-BINS = 64
+BINS = 128
 MOST_KINDS = 64
 """Whole numbers further apart than this are binned like others."""
 MOST_PARTS = 12

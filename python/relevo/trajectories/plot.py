@@ -85,6 +85,7 @@ class Plot:
         several = len({points.policy for points in self.curves.points}) > 1
         many = len(self.curves.points) > MOST_COLOURS
         versions = [points.version for points in self.curves.points]
+        most = max(int(points.episodes.max()) for points in self.curves.points)
         for place, points in enumerate(self.curves.points):
             label = f"version {points.version}" + (f" of {points.policy}" if several else "")
             style: dict[str, Any] = {
@@ -94,7 +95,9 @@ class Plot:
             }
             if not many:
                 style = {"color": COLOURS[place], "label": _plain(label)}
-            drawn = axes.scatter(points.at, points.returns, s=9, alpha=0.7, linewidths=0, **style)
+            # An area that grows with the number of episodes: else a rare long one looks like many short ones.
+            area = 2 + 14 * points.episodes / most if most > 1 else 9
+            drawn = axes.scatter(points.at, points.returns, s=area, alpha=0.7, linewidths=0, **style)
         if many:
             figure.colorbar(drawn, ax=axes, label="policy version", pad=0.01)
         for place, average in enumerate(self.curves.averages):
@@ -150,9 +153,10 @@ class Plot:
         return 0.6 + ACTIONS_HEIGHT * math.ceil(max(1, len(self.actions)) / COLUMNS)
 
     def _returns_in_words(self) -> str:
-        each = "the mean of a stretch of the run" if self.curves.band is not None else "an episode"
-        text = f"Each point is {each}, at the number of steps that were recorded when it ended; its colour tells the "
-        return f"{text}version of the policy that began it."
+        where = "stands at the number of steps that were recorded when it ended; its colour tells the policy's version"
+        if self.curves.band is None:
+            return f"Each point is an episode. It {where}."
+        return f"Each point is the mean of a stretch of the run, the larger the more episodes it was. It {where}."
 
     def _lengths_in_words(self) -> str:
         return (
