@@ -222,6 +222,19 @@ def _not_installed(name: str) -> None:
     raise ImportError(f"No module named {name!r}")
 
 
+def test_an_episode_of_several_policies_is_not_guessed_at(tmp_path: Path) -> None:
+    model = models.linear(tmp_path / "policy.onnx", np.eye(2))
+    builder = relevo.AgentBuilder().default_model(model).policy("rival", model)
+    with builder.record(tmp_path / "run").build() as agent:
+        for _ in range(2):
+            agent.actors().act(np.zeros((1, 2), np.float32))
+            agent.actors().observe(1.0)
+            agent.assign(agent.get_actor_ids(), "rival")
+    with pytest.raises(relevo.TrajectoryError, match=r"episode 0 was played by several policies \(default, rival\)"):
+        trajectories.to_parquet(relevo.open_run(tmp_path / "run"), tmp_path / "run.parquet")
+    assert not list(tmp_path.glob("*.parquet*"))
+
+
 def test_csv_holds_everything(run: relevo.Run, tmp_path: Path) -> None:
     result = trajectories.to_csv(run, tmp_path / "csv")
     assert (result.paths, result.episodes, result.steps) == ((tmp_path / "csv",), 12, 46)
