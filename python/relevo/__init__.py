@@ -1,6 +1,6 @@
 """Many actors, shared policies, every step written down: reinforcement learning with a Rust core."""
 
-from relevo import envs, export
+from relevo import envs, export, trajectories
 from relevo._core import (
     ActionBatch,
     Actors,
@@ -66,4 +66,5 @@ __all__ = [
     "envs",
     "export",
     "open_run",
+    "trajectories",
 ]
