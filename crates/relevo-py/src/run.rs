@@ -14,6 +14,7 @@ use relevo_core::{
 };
 
 use crate::{
+    array,
     detach::{detach, detach_and_log, wait},
     episode::Episode,
     error::to_python,
@@ -117,8 +118,11 @@ impl Run {
         set("terminated", column(py, table, |episode| episode.terminated))?;
         set("truncated", column(py, table, |episode| episode.truncated))?;
         set("complete", column(py, table, |episode| episode.complete))?;
-        set("rewards_not_finite", column(py, table, |episode| episode.rewards_not_finite))?;
         set("rewards_missing", column(py, table, |episode| episode.rewards_missing))?;
+        set("rewards_nan", column(py, table, |episode| episode.rewards_nan))?;
+        set("rewards_infinite", column(py, table, |episode| episode.rewards_infinite))?;
+        let policies: Vec<&str> = table.iter().map(|episode| &*episode.policy).collect();
+        set("policy", array::numpy_function(py, "array")?.call1((policies, "object"))?)?;
         set("lowest_policy_version", column(py, table, |episode| episode.lowest_version))?;
         set("highest_policy_version", column(py, table, |episode| episode.highest_version))?;
         let times =

@@ -100,8 +100,8 @@ class Run:
         """One row for each episode, by number, from the sidecars alone.
 
         `number`, `actor_id` (uint8 [N, 16]), `steps`, `episode_return`, `terminated`, `truncated`, `complete`,
-        `rewards_not_finite`, `rewards_missing`, `lowest_policy_version`, `highest_policy_version`, `first_timestamp`,
-        `last_timestamp` (datetime64[ns]).
+        `rewards_missing`, `rewards_nan`, `rewards_infinite` (numbers of steps), `policy` (the name of the one that acted
+        first), `lowest_policy_version`, `highest_policy_version`, `first_timestamp`, `last_timestamp` (datetime64[ns]).
         """
 
     def verify(self, tell: Callable[[int], object] | None = None) -> dict[str, Any]:

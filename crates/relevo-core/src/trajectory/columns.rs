@@ -67,8 +67,8 @@ impl<'a> Columns<'a> {
         Uuid::from_slice(self.actor_ids.value(row)).unwrap_or_default()
     }
 
-    /// What a sidecar would tell of the rows.
-    pub(crate) fn parts(&self) -> Result<Vec<Part>, String> {
+    /// What a sidecar would tell of the rows; `policies` are the names that it tells already.
+    pub(crate) fn parts(&self, policies: &mut Vec<Arc<str>>) -> Result<Vec<Part>, String> {
         let mut parts = Vec::new();
         let mut row = 0;
         while row < self.episodes.len() {
@@ -79,7 +79,7 @@ impl<'a> Columns<'a> {
             // Which actor it was within the run, and whether more of the episode was to come, is not known.
             let last = episode.complete;
             let piece = Piece { episode, first_step: self.steps.value(row), last, ordinal: u32::MAX, draws: 0 };
-            parts.push(Part::of(&piece, row as u32));
+            parts.push(Part::of(&piece, row as u32, policies));
             row = end;
         }
         Ok(parts)

@@ -9,6 +9,7 @@ use std::{
     io::{self, Write},
     ops::Range,
     path::Path,
+    sync::Arc,
 };
 
 use bytemuck::{Pod, Zeroable};
@@ -24,6 +25,7 @@ const PREAMBLE: u32 = 1;
 const BATCH: u32 = 2;
 const STREAMS: u32 = 3;
 const END: u32 = 4;
+const POLICIES: u32 = 5;
 
 /// What every record begins with.
 #[repr(C)]
@@ -92,10 +94,14 @@ pub(crate) struct Part {
     /// Step rows; a closing row comes on top where it has one.
     pub(crate) steps: u32,
     pub(crate) flags: u32,
-    /// Rewards that are NaN or infinite.
-    pub(crate) rewards_not_finite: u32,
+    /// The policy that acted first, as a place in [`Index::policies`].
+    pub(crate) policy: u32,
     /// Steps whose reward never came.
     pub(crate) rewards_missing: u32,
+    /// Rewards that are NaN.
+    pub(crate) rewards_nan: u32,
+    /// Rewards that are infinite.
+    pub(crate) rewards_infinite: u32,
     padding: u32,
     /// How far the actor's random stream had been used.
     pub(crate) draws: u64,
@@ -119,14 +125,19 @@ impl Part {
     /// No part of the episode comes after this one.
     pub(crate) const LAST: u32 = 8;
 
-    /// What the index tells of `piece`, whose rows begin at `first_row`.
-    pub(crate) fn of(piece: &Piece, first_row: u32) -> Self {
+    /// What the index tells of `piece`, whose rows begin at `first_row`; `policies` are the names that it tells already.
+    pub(crate) fn of(piece: &Piece, first_row: u32, policies: &mut Vec<Arc<str>>) -> Self {
         let Piece { episode, first_step, last, ordinal, draws } = piece;
         let versions = || episode.policies.iter().map(|run| run.version);
         let times: &[i64] = episode.timestamps.typed_data();
         let known = episode.reward_known.as_ref().map(|known| known.as_slice());
         let rewards: &[f64] = episode.rewards.typed_data();
         let came = || rewards.iter().enumerate().filter(|(step, _)| known.is_none_or(|known| known[*step] != 0));
+        let name = episode.policies.first().map_or("", |run| &*run.policy);
+        let policy = policies.iter().position(|known| **known == *name).unwrap_or_else(|| {
+            policies.push(name.into());
+            policies.len() - 1
+        });
         let flags = [
             (episode.terminated, Self::TERMINATED),
             (episode.truncated, Self::TRUNCATED),
@@ -141,8 +152,10 @@ impl Part {
             first_step: *first_step,
             steps: episode.len as u32,
             flags: flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum(),
-            rewards_not_finite: came().filter(|(_, reward)| !reward.is_finite()).count() as u32,
+            policy: policy as u32,
             rewards_missing: (rewards.len() - came().count()) as u32,
+            rewards_nan: came().filter(|(_, reward)| reward.is_nan()).count() as u32,
+            rewards_infinite: came().filter(|(_, reward)| reward.is_infinite()).count() as u32,
             padding: 0,
             draws: *draws,
             lowest_version: versions().min().unwrap_or_default(),
@@ -209,18 +222,25 @@ impl End {
 pub(crate) struct IndexWriter {
     file: File,
     record: Vec<u8>,
+    /// How many policies it has told of.
+    policies: usize,
 }
 
 impl IndexWriter {
     /// Makes the file, which must not be there yet; `preamble` is what the segment has before its first batch.
     pub(crate) fn create(path: &Path, preamble: &[u8]) -> io::Result<Self> {
-        let mut writer = Self { file: File::create_new(path)?, record: Vec::new() };
+        let mut writer = Self { file: File::create_new(path)?, record: Vec::new(), policies: 0 };
         writer.append(PREAMBLE, &[preamble])?;
         Ok(writer)
     }
 
-    /// Tells of a batch that is in the segment.
-    pub(crate) fn batch(&mut self, place: &BatchPlace, parts: &[Part]) -> io::Result<()> {
+    /// Tells of a batch that is in the segment; `policies` are the names that its parts count by.
+    pub(crate) fn batch(&mut self, place: &BatchPlace, parts: &[Part], policies: &[Arc<str>]) -> io::Result<()> {
+        if policies.len() > self.policies {
+            let text = serde_json::to_vec(&policies.iter().map(|name| &**name).collect::<Vec<_>>())?;
+            self.append(POLICIES, &[&text])?;
+            self.policies = policies.len();
+        }
         self.append(BATCH, &[bytemuck::bytes_of(place), bytemuck::cast_slice(parts)])
     }
 
@@ -267,6 +287,8 @@ pub(crate) struct Index {
     pub(crate) batches: Vec<IndexedBatch>,
     pub(crate) parts: Vec<Part>,
     pub(crate) streams: Vec<StreamPlace>,
+    /// Names of policies.
+    pub(crate) policies: Vec<Arc<str>>,
     pub(crate) end: Option<End>,
     /// Where records are damaged: offsets in the sidecar.
     pub(crate) damaged: Vec<u64>,
@@ -309,6 +331,10 @@ impl Index {
                 self.batches.push(IndexedBatch { place, parts: known..self.parts.len() });
             }
             STREAMS => self.streams.extend(records::<StreamPlace>(body)?),
+            POLICIES => {
+                let names: Vec<String> = serde_json::from_slice(body).ok()?;
+                self.policies = names.into_iter().map(Arc::from).collect();
+            }
             END => self.end = Some(bytemuck::try_pod_read_unaligned(body).ok()?),
             // Of a newer library, which would have raised the format's version if it mattered.
             _ => {}

@@ -116,6 +116,7 @@ fn rewrite(segment: &Segment) -> Result<()> {
     fs::create_dir(&workshop).map_err(cannot)?;
     let fresh = workshop.join(name);
     let mut writer = SegmentWriter::create(&fresh, &segment.steps, segment.compression, Fsync::Segment)?;
+    writer.policies.clone_from(&segment.index.policies);
     for index in 0..segment.batches.len() {
         // The others are lost, and were told.
         if let Ok(batch) = segment.batch(index) {

@@ -167,6 +167,7 @@ impl Segment {
     /// Takes the batches that the sidecar tells of, and those in its gaps.
     fn follow(&mut self, mut index: Index) {
         self.parts = std::mem::take(&mut index.parts);
+        self.index.policies = std::mem::take(&mut index.policies);
         let mut end = index.preamble.as_ref().map_or(HEADER.len() as u64, |preamble| preamble.len() as u64);
         for offset in &index.damaged {
             self.problems.push(format!("its sidecar is damaged at byte {offset}"));
@@ -206,6 +207,7 @@ impl Segment {
             // A batch that its writer was at.
             None => self.unfinished = self.bytes.length.saturating_sub(end),
         }
+        index.policies = std::mem::take(&mut self.index.policies);
         self.index = index;
     }
 
@@ -229,9 +231,9 @@ impl Segment {
             let length = message.length as u64;
             let place = BatchPlace::new(offset, length, 0, 0);
             offset += length;
-            let parts = message
-                .batch(&self.schema)
-                .and_then(|batch| Ok((batch.num_rows() as u64, Columns::of(&batch, &self.steps)?.parts()?)));
+            let parts = message.batch(&self.schema).and_then(|batch| {
+                Ok((batch.num_rows() as u64, Columns::of(&batch, &self.steps)?.parts(&mut self.index.policies)?))
+            });
             match parts {
                 Ok((rows, parts)) => {
                     let known = self.parts.len();

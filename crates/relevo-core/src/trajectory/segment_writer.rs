@@ -51,6 +51,8 @@ pub(crate) struct SegmentWriter {
     index: IndexWriter,
     fsync: Fsync,
     batches: u64,
+    /// Names that the parts in the sidecar count by.
+    pub(crate) policies: Vec<Arc<str>>,
     /// When it was begun.
     pub(crate) since: Instant,
 }
@@ -77,6 +79,7 @@ impl SegmentWriter {
             index,
             fsync,
             batches: 0,
+            policies: Vec::new(),
             since: Instant::now(),
         })
     }
@@ -100,7 +103,7 @@ impl SegmentWriter {
         let parts: Vec<Part> = pieces
             .iter()
             .map(|piece| {
-                let part = Part::of(piece, first_row);
+                let part = Part::of(piece, first_row, &mut self.policies);
                 first_row += piece.rows() as u32;
                 part
             })
@@ -113,7 +116,7 @@ impl SegmentWriter {
         let written = self.writer.write(batch).and_then(|()| self.writer.flush());
         let (offset, length, checksum) = self.settle(written)?;
         let place = BatchPlace::new(offset, length, batch.num_rows() as u64, checksum);
-        let mut told = self.sync(Fsync::Batch).and_then(|()| self.index.batch(&place, parts));
+        let mut told = self.sync(Fsync::Batch).and_then(|()| self.index.batch(&place, parts, &self.policies));
         if self.fsync == Fsync::Batch {
             told = told.and_then(|()| self.index.sync());
         }

@@ -1,6 +1,6 @@
 //! The episodes of a run: which parts each was written in, and what the sidecars tell of it.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use uuid::Uuid;
 
@@ -24,10 +24,14 @@ pub struct EpisodeSummary {
     pub truncated: bool,
     /// Whether it ended at all.
     pub complete: bool,
-    /// Rewards that are NaN or infinite.
-    pub rewards_not_finite: u64,
+    /// The policy that acted first.
+    pub policy: Arc<str>,
     /// Steps whose reward never came.
     pub rewards_missing: u64,
+    /// Rewards that are NaN.
+    pub rewards_nan: u64,
+    /// Rewards that are infinite.
+    pub rewards_infinite: u64,
     /// The lowest version that acted in it.
     pub lowest_version: u64,
     /// The highest version that acted in it.
@@ -140,7 +144,12 @@ impl Table {
         }
         for (places, ..) in groups {
             let from = self.places.len() as u32;
-            self.episodes.push(summary(places.iter().map(|place| part_at(segments, *place))));
+            let policy = places.first().and_then(|place| {
+                let policies = &segments[place.segment as usize].index.policies;
+                policies.get(part_at(segments, *place).policy as usize).cloned()
+            });
+            let parts = places.iter().map(|place| part_at(segments, *place));
+            self.episodes.push(summary(parts, policy.unwrap_or_else(|| "".into())));
             self.places.extend(places);
             self.parts.push(from..self.places.len() as u32);
         }
@@ -163,7 +172,7 @@ pub(crate) fn part_at(segments: &[Segment], place: Place) -> &Part {
     &segments[place.segment as usize].parts(place.batch as usize)[place.part as usize]
 }
 
-fn summary<'a>(parts: impl Iterator<Item = &'a Part>) -> EpisodeSummary {
+fn summary<'a>(parts: impl Iterator<Item = &'a Part>, policy: Arc<str>) -> EpisodeSummary {
     let mut parts = parts.peekable();
     let mut summary = EpisodeSummary {
         number: 0,
@@ -173,8 +182,10 @@ fn summary<'a>(parts: impl Iterator<Item = &'a Part>) -> EpisodeSummary {
         terminated: false,
         truncated: false,
         complete: false,
-        rewards_not_finite: 0,
+        policy,
         rewards_missing: 0,
+        rewards_nan: 0,
+        rewards_infinite: 0,
         lowest_version: u64::MAX,
         highest_version: 0,
         first_time: parts.peek().map_or(0, |part| part.first_time),
@@ -188,7 +199,8 @@ fn summary<'a>(parts: impl Iterator<Item = &'a Part>) -> EpisodeSummary {
         summary.terminated |= part.has(Part::TERMINATED);
         summary.truncated |= part.has(Part::TRUNCATED);
         summary.complete |= part.has(Part::COMPLETE);
-        summary.rewards_not_finite += u64::from(part.rewards_not_finite);
+        summary.rewards_nan += u64::from(part.rewards_nan);
+        summary.rewards_infinite += u64::from(part.rewards_infinite);
         summary.rewards_missing += u64::from(part.rewards_missing);
         summary.lowest_version = summary.lowest_version.min(part.lowest_version);
         summary.highest_version = summary.highest_version.max(part.highest_version);
