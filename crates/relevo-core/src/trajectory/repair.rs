@@ -119,8 +119,9 @@ fn rewrite(segment: &Segment) -> Result<()> {
     writer.policies.clone_from(&segment.index.policies);
     for index in 0..segment.batches.len() {
         // The others are lost, and were told.
-        if let Ok(batch) = segment.batch(index) {
-            writer.append_batch(&batch, segment.parts(index))?;
+        if segment.batch(index).is_ok() {
+            let (message, metadata) = segment.message(index).map_err(cannot)?;
+            writer.copy(&message, metadata, segment.batches[index].place.rows, segment.parts(index))?;
         }
     }
     writer.close(&segment.index.streams)?;
