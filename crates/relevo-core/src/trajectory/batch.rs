@@ -118,8 +118,9 @@ impl Body {
         self.repeated(pieces, |piece| piece.episode.actor_id.into_bytes());
         self.repeated(pieces, |piece| piece.episode.number.to_le_bytes());
         self.made_column(pieces, |piece, made| {
-            let steps = piece.first_step..piece.first_step + piece.rows() as u32;
-            steps.for_each(|step| made.extend_from_slice(&step.to_le_bytes()));
+            for (number, step) in grow::<4>(made, piece.rows()).iter_mut().zip(piece.first_step..) {
+                *number = step.to_le_bytes();
+            }
         });
         for (index, column) in steps.observations.iter().enumerate() {
             self.tensors(column, &observed, unobserved, pieces, |piece| Some(&piece.episode.observations[index]));
@@ -150,7 +151,7 @@ impl Body {
         self.policies(pieces)?;
         self.made_column(pieces, |piece, made| {
             for (run, rows) in policy_rows(piece) {
-                (0..rows).for_each(|_| made.extend_from_slice(&piece.episode.policies[run].version.to_le_bytes()));
+                grow(made, rows).fill(piece.episode.policies[run].version.to_le_bytes());
             }
         });
         // The closing row has the time of the last step.
@@ -192,8 +193,7 @@ impl Body {
     /// A column with one value for all rows of a piece.
     fn repeated<const N: usize>(&mut self, pieces: &[Piece], value: impl Fn(&Piece) -> [u8; N]) {
         self.made_column(pieces, |piece, made| {
-            let value = value(piece);
-            (0..piece.rows()).for_each(|_| made.extend_from_slice(&value));
+            grow(made, piece.rows()).fill(value(piece));
         });
     }
 
@@ -256,12 +256,13 @@ impl Body {
         self.made.extend_from_slice(&0_i32.to_le_bytes());
         for piece in pieces {
             for (run, rows) in policy_rows(piece) {
-                for _ in 0..rows {
-                    end += piece.episode.policies[run].policy.len();
-                    let told = i32::try_from(end).map_err(|_| {
-                        "the policies' names would fill over 2 GB of one batch; use shorter names".to_owned()
-                    })?;
-                    self.made.extend_from_slice(&told.to_le_bytes());
+                let length = piece.episode.policies[run].policy.len();
+                if i32::try_from(end + rows * length).is_err() {
+                    return Err("the policies' names would fill over 2 GB of one batch; use shorter names".into());
+                }
+                for offset in grow::<4>(&mut self.made, rows) {
+                    end += length;
+                    *offset = (end as i32).to_le_bytes();
                 }
             }
         }
@@ -270,7 +271,7 @@ impl Body {
         for piece in pieces {
             for (run, rows) in policy_rows(piece) {
                 let name = piece.episode.policies[run].policy.as_bytes();
-                (0..rows).for_each(|_| self.made.extend_from_slice(name));
+                repeat(&mut self.made, name, rows);
             }
         }
         self.buffers.push(vec![Chunk::Made(start..self.made.len())]);
@@ -285,6 +286,24 @@ fn policy_rows(piece: &Piece) -> impl Iterator<Item = (usize, usize)> {
         let until = policies.get(run + 1).map_or(piece.rows(), |next| next.from);
         (run, until - policies[run].from)
     })
+}
+
+/// Appends `bytes` as often, in moves that become longer and longer.
+fn repeat(made: &mut Vec<u8>, bytes: &[u8], times: usize) {
+    let (start, length) = (made.len(), bytes.len() * times);
+    made.reserve(length);
+    made.extend_from_slice(&bytes[..bytes.len().min(length)]);
+    while made.len() - start < length {
+        let more = (made.len() - start).min(length - (made.len() - start));
+        made.extend_from_within(start..start + more);
+    }
+}
+
+/// Appends `count` entries of N bytes, to be written.
+fn grow<const N: usize>(made: &mut Vec<u8>, count: usize) -> &mut [[u8; N]] {
+    let start = made.len();
+    made.resize(start + count * N, 0);
+    made[start..].as_chunks_mut().0
 }
 
 /// Appends bits, the lowest of a byte first.
