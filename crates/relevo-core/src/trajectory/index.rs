@@ -312,7 +312,8 @@ impl Index {
             }
             let end = body + header.length as usize;
             let Some(body) = bytes.get(body..end) else { break };
-            if hash(body) != header.body_checksum || index.take(header.kind, body).is_none() {
+            let is_whole = hash(body) == header.body_checksum && index.take(header.kind, body).is_some();
+            if !is_whole || header.padding != 0 {
                 index.damaged.push(at as u64);
             }
             at = end;
