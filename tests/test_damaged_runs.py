@@ -32,7 +32,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound")
     with relevo.RunWriter(folder / "run") as writer:
         for number in range(40):
-            writer.add(*played(number), terminated=True, number=number)
+            writer.add(*played(number), terminated=True, number=number, policy_runs=[(0, f"p{number % 3}", number)])
     assert relevo.open_run(folder / "run").verify()["batches"] > 3
     return folder / "run"
 
@@ -67,6 +67,7 @@ def read(folder: Path) -> set[int]:
         np.testing.assert_array_equal(episode.actions, actions)
         np.testing.assert_array_equal(episode.rewards, rewards)
         assert (episode.terminated, episode.complete) == (True, True)
+        assert episode.policy_runs == [(0, f"p{episode.number % 3}", episode.number)]
         numbers.append(episode.number)
     assert len(numbers) == len(set(numbers))
     return set(numbers)
@@ -81,6 +82,13 @@ def flip(path: Path, at: float) -> None:
     data = bytearray(path.read_bytes())
     data[int(len(data) * at)] ^= 0x10
     path.write_bytes(data)
+
+
+def flip_in(path: Path, text: bytes) -> None:
+    """Changes one byte within the first of these texts."""
+    data = path.read_bytes()
+    assert text in data
+    path.write_bytes(data.replace(text, text[:-1] + bytes([text[-1] ^ 1]), 1))
 
 
 def cut(path: Path, at: float) -> None:
@@ -101,6 +109,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, bool]] = {
     "a flipped byte in the sidecar": (lambda run: flip(run / SIDECAR, 0.5), 40, False),
     "a flipped byte at the sidecar's beginning": (lambda run: flip(run / SIDECAR, 0.001), 40, False),
     "a flipped byte at the sidecar's end": (lambda run: flip(run / SIDECAR, 0.999), 40, False),
+    "a flipped byte in the names of policies": (lambda run: flip_in(run / SIDECAR, b'["p'), 40, False),
     "a segment that was cut": (lambda run: cut(run / SEGMENT, 0.6), 15, True),
     "a sidecar that was cut": (lambda run: cut(run / SIDECAR, 0.6), 40, False),
     "no sidecar": (lambda run: (run / SIDECAR).unlink(), 40, False),
@@ -127,7 +136,12 @@ def test_damage_is_told_and_repaired(damage: Callable[[Path], object], least: in
     after = relevo.open_run(folder)
     assert after.problems == []
     assert after.verify()["sound"]
-    assert len(after) == len(readable)
+    index = after.index()
+    assert index["number"].tolist() == sorted(readable)
+    assert index["policy"].tolist() == [f"p{number % 3}" for number in sorted(readable)]
+    assert index["highest_policy_version"].tolist() == sorted(readable)
+    returns = [float(played(number)[2].sum()) for number in sorted(readable)]
+    assert index["episode_return"].tolist() == returns
     before = contents(folder)
     assert repair(folder)["sound"]
     assert contents(folder) == before

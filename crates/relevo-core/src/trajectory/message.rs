@@ -18,7 +18,7 @@ pub(crate) const HEADER: &[u8; 8] = b"ARROW1\0\0";
 pub(crate) const ALIGNMENT: usize = 8;
 
 /// What every message begins with; its length follows.
-const CONTINUATION: [u8; 4] = [0xff; 4];
+pub(crate) const CONTINUATION: [u8; 4] = [0xff; 4];
 const PREFIX: usize = 8;
 
 /// The most that a compressed batch may take once it is taken apart.
@@ -80,6 +80,11 @@ impl Message {
             return Err(format!("the column `{name}` has a type that no segment has ({:?})", field.type_type()));
         }
         Ok(fb_to_schema(schema))
+    }
+
+    /// Where its body begins.
+    pub(crate) fn body_at(&self) -> usize {
+        PREFIX + self.metadata.len()
     }
 
     /// How its buffers are packed, where it is a batch.

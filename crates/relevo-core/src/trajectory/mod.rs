@@ -7,6 +7,7 @@ mod block;
 mod builder;
 mod columns;
 mod compression;
+mod encoder;
 mod episode;
 mod index;
 mod map;

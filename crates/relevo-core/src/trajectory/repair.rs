@@ -6,7 +6,7 @@ use crc32fast::hash;
 
 use super::{
     columns::Columns,
-    index::Part,
+    index::{Part, place_of},
     reader::Run,
     run::RunFolder,
     segment::Segment,
@@ -83,8 +83,8 @@ impl Run {
 }
 
 /// Makes a run whole: of each segment that is damaged, or was never closed, the batches that are whole go into a file of the same
-/// name, with a sidecar and a footer. Of an episode whose steps are lost in part, those before the gap stay. What is sound is not
-/// touched, so a second repair does nothing. Gives what it found.
+/// name, with a sidecar and a footer. Of an episode whose steps are lost in part, those before the gap stay; the sidecar tells no
+/// more of those behind it. What is sound is not touched, so a second repair does nothing. Gives what it found.
 ///
 /// # Errors
 /// [`Error::Trajectory`] where the run is still written, or a file cannot be.
@@ -94,11 +94,12 @@ pub fn repair(path: &Path, tell: &mut dyn FnMut(u64) -> Result<()>) -> Result<Re
     let run = Run::open(path)?;
     let report = run.verify(tell)?;
     let kept = kept_parts(&run, &report);
-    for (segment, kept) in run.segments.iter().zip(kept) {
+    for (number, (segment, kept)) in run.segments.iter().zip(kept).enumerate() {
+        let is_lost = |batch: usize| report.lost_batches.contains(&(number as u32, batch as u32));
         let mine = |error: &&Error| matches!(error, Error::Trajectory { path, .. } if *path == segment.path);
         let is_damaged = report.problems.iter().chain(&report.lost).any(|error| mine(&error));
         if is_damaged || segment.index.end.is_none() || segment.unfinished > 0 || kept.contains(&false) {
-            rewrite(segment, &kept)?;
+            rewrite(segment, &kept, is_lost)?;
         }
     }
     for unreadable in run.unreadable() {
@@ -110,7 +111,7 @@ pub fn repair(path: &Path, tell: &mut dyn FnMut(u64) -> Result<()>) -> Result<Re
     Ok(report)
 }
 
-/// Which parts of each segment stay: those that can be read, and follow no gap in their episode.
+/// Which parts of each segment the sidecars go on to tell of: those that can be read, and follow no gap in their episode.
 fn kept_parts(run: &Run, report: &Report) -> Vec<Vec<bool>> {
     let mut kept: Vec<Vec<bool>> = run.segments.iter().map(|segment| vec![false; segment.parts.len()]).collect();
     let table = run.table();
@@ -127,9 +128,9 @@ fn kept_parts(run: &Run, report: &Report) -> Vec<Vec<bool>> {
     kept
 }
 
-/// Writes the parts of a segment that are kept into a file that takes its place. Whenever this ends before its time, the steps can be
-/// read: a segment without a sidecar is read batch by batch.
-fn rewrite(segment: &Segment, kept: &[bool]) -> Result<()> {
+/// Writes the batches of a segment that are not lost into a file that takes its place, and tells of the parts that are kept. Whenever
+/// this ends before its time, the steps can be read: a segment without a sidecar is read batch by batch.
+fn rewrite(segment: &Segment, kept: &[bool], is_lost: impl Fn(usize) -> bool) -> Result<()> {
     let cannot = |error: io::Error| Error::trajectory(&segment.path, format!("cannot repair: {error}"));
     let (Some(folder), Some(name)) = (segment.path.parent(), segment.path.file_name()) else {
         return Err(cannot(io::ErrorKind::InvalidFilename.into()));
@@ -141,23 +142,22 @@ fn rewrite(segment: &Segment, kept: &[bool]) -> Result<()> {
     fs::create_dir(&workshop).map_err(cannot)?;
     let fresh = workshop.join(name);
     let mut writer = SegmentWriter::create(&fresh, &segment.steps, segment.compression, Fsync::Segment)?;
-    writer.policies.clone_from(&segment.index.policies);
-    for (index, batch) in segment.batches.iter().enumerate() {
-        let places: Vec<usize> = batch.parts.clone().filter(|at| kept[*at]).collect();
-        if places.is_empty() {
-            continue;
-        }
-        let batch = segment.batch(index)?;
-        // Parts side by side stay together.
-        for side_by_side in places.chunk_by(|left, right| left + 1 == *right) {
-            let mut parts: Vec<Part> = side_by_side.iter().map(|at| segment.parts[*at]).collect();
-            let first = parts.first().map_or(0, |part| part.first_row);
-            let end = parts.last().map_or(0, |part| part.rows().end);
+    let names = &segment.index.policies;
+    let names_are_lost = segment.parts.iter().any(|part| part.policy as usize >= names.len());
+    if !names_are_lost {
+        writer.policies.clone_from(names);
+    }
+    for (index, batch) in segment.batches.iter().enumerate().filter(|(index, _)| !is_lost(*index)) {
+        let (message, metadata) = segment.message(index).map_err(cannot)?;
+        let mut parts: Vec<Part> = batch.parts.clone().filter(|at| kept[*at]).map(|at| segment.parts[at]).collect();
+        if names_are_lost {
+            let rows = segment.batch(index)?;
+            let columns = Columns::of(&rows, &segment.steps).map_err(|reason| segment.contradicts(index, reason))?;
             for part in &mut parts {
-                part.first_row -= first;
+                part.policy = place_of(columns.policy(part.first_row as usize), &mut writer.policies);
             }
-            writer.append_batch(&batch.slice(first as usize, end - first as usize), &parts)?;
         }
+        writer.copy(&message, metadata, batch.place.rows, &parts)?;
     }
     writer.close(&segment.index.streams)?;
     let index = index_path(&segment.path);

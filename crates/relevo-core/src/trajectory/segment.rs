@@ -6,7 +6,7 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -58,6 +58,8 @@ pub(crate) struct Batch {
     pub(crate) is_checked: bool,
     /// Whether it has been compared with its checksum.
     verified: AtomicBool,
+    /// What was read of it, where that takes no memory of its own.
+    read: OnceLock<RecordBatch>,
 }
 
 /// The bytes of a segment.
@@ -194,6 +196,7 @@ impl Segment {
                 parts: batch.parts,
                 is_checked: true,
                 verified: AtomicBool::new(false),
+                read: OnceLock::new(),
             });
         }
         match index.end {
@@ -262,6 +265,7 @@ impl Segment {
                         parts: known..self.parts.len(),
                         is_checked: false,
                         verified: AtomicBool::new(false),
+                        read: OnceLock::new(),
                     });
                 }
                 Err(reason) => {
@@ -274,6 +278,16 @@ impl Segment {
     /// The parts of a batch.
     pub(crate) fn parts(&self, batch: usize) -> &[Part] {
         &self.parts[self.batches[batch].parts.clone()]
+    }
+
+    /// The bytes of a batch, and where its table ends.
+    pub(crate) fn message(&self, index: usize) -> io::Result<(Buffer, usize)> {
+        let place = &self.batches[index].place;
+        let bytes = self.bytes.read(place.offset, place.length)?;
+        match Message::at(&bytes) {
+            Ok(Found::Message(message)) => Ok((bytes, message.body_at())),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// What follows its last batch, and what the sidecar tells of that; `None` where it was never closed.
@@ -299,6 +313,9 @@ impl Segment {
     /// [`Error::Trajectory`] with the file, the batch and its first byte.
     pub(crate) fn batch(&self, index: usize) -> Result<RecordBatch> {
         let batch = &self.batches[index];
+        if let Some(read) = batch.read.get() {
+            return Ok(read.clone());
+        }
         let damaged = |reason: String| {
             let offset = batch.place.offset;
             Error::trajectory(&self.path, format!("batch {index}, at byte {offset}, is damaged: {reason}"))
@@ -311,10 +328,14 @@ impl Segment {
             }
             batch.verified.store(true, Ordering::Relaxed);
         }
-        match Message::at(&bytes).map_err(damaged)? {
-            Found::Message(message) => message.batch(&self.schema).map_err(damaged),
-            Found::Nothing => Err(damaged("it is not whole".into())),
+        let Found::Message(message) = Message::at(&bytes).map_err(damaged)? else {
+            return Err(damaged("it is not whole".into()));
+        };
+        let read = message.batch(&self.schema).map_err(damaged)?;
+        if self.bytes.map.is_some() && self.compression == Compression::None {
+            return Ok(batch.read.get_or_init(|| read).clone());
         }
+        Ok(read)
     }
 
     /// An error about a batch that contradicts itself.

@@ -4,26 +4,28 @@
 //! footer. What the sidecar tells of is always readable.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
 
-use arrow_array::RecordBatch;
-use arrow_ipc::writer::FileWriter;
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::SchemaRef;
 use crc32fast::Hasher;
 
 use super::{
     Compression, Piece, StepSchema, StreamPlace,
-    batch::record_batch,
+    batch::Body,
+    encoder::Encoder,
     index::{BatchPlace, End, IndexWriter, Part},
     message::describe,
     schema,
 };
 use crate::{Error, Result};
+
+/// Smaller pieces of a batch are put together before they are handed to the system.
+const BUFFER: usize = 1 << 16;
 
 /// When the system is asked to put on the disk what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,7 +49,9 @@ pub(crate) struct SegmentWriter {
     path: PathBuf,
     steps: Arc<StepSchema>,
     schema: SchemaRef,
-    writer: FileWriter<BufWriter<Sink>>,
+    encoder: Encoder,
+    file: BufWriter<Sink>,
+    body: Body,
     index: IndexWriter,
     fsync: Fsync,
     batches: u64,
@@ -62,20 +66,20 @@ impl SegmentWriter {
     pub(crate) fn create(path: &Path, steps: &Arc<StepSchema>, compression: Compression, fsync: Fsync) -> Result<Self> {
         let fail = |reason: String| Error::trajectory(path, reason);
         let schema = Arc::new(schema::to_arrow(steps).map_err(fail)?);
-        let cannot = |error: ArrowError| fail(format!("cannot create the segment: {}", describe(&error)));
-        let options = compression.options().map_err(cannot)?;
-        let file = File::create_new(path).map_err(|error| cannot(error.into()))?;
-        let sink = BufWriter::with_capacity(1 << 16, Sink::new(file));
-        let mut writer = FileWriter::try_new_with_options(sink, &schema, options).map_err(cannot)?;
-        writer.flush().map_err(cannot)?;
-        writer.get_mut().get_mut().keep();
-        let index = fs::read(path).and_then(|preamble| IndexWriter::create(&index_path(path), &preamble));
-        let index = index.map_err(|error| cannot(error.into()))?;
+        let cannot = |error: io::Error| fail(format!("cannot create the segment: {error}"));
+        let preamble = Encoder::preamble(&schema).map_err(|error| fail(describe(&error)))?;
+        let encoder = Encoder::new(compression).map_err(cannot)?;
+        let mut file = BufWriter::with_capacity(BUFFER, Sink::new(File::create_new(path).map_err(cannot)?));
+        file.write_all(&preamble).and_then(|()| file.flush()).map_err(cannot)?;
+        file.get_mut().keep();
+        let index = IndexWriter::create(&index_path(path), &preamble).map_err(cannot)?;
         Ok(Self {
             path: path.into(),
             steps: steps.clone(),
             schema,
-            writer,
+            encoder,
+            file,
+            body: Body::default(),
             index,
             fsync,
             batches: 0,
@@ -86,7 +90,7 @@ impl SegmentWriter {
 
     /// Bytes so far.
     pub(crate) fn bytes(&mut self) -> u64 {
-        self.writer.get_mut().get_mut().whole
+        self.file.get_mut().whole
     }
 
     /// Whether it holds any steps.
@@ -97,8 +101,7 @@ impl SegmentWriter {
     /// Adds the pieces as one batch. When this returns, the operating system has them: they outlive the process, though a power
     /// cut only with [`Fsync::Batch`].
     pub(crate) fn append(&mut self, pieces: &[Piece]) -> Result<()> {
-        let batch =
-            record_batch(&self.schema, &self.steps, pieces).map_err(|reason| Error::trajectory(&self.path, reason))?;
+        self.body.fill(&self.steps, pieces).map_err(|reason| Error::trajectory(&self.path, reason))?;
         let mut first_row = 0;
         let parts: Vec<Part> = pieces
             .iter()
@@ -108,14 +111,22 @@ impl SegmentWriter {
                 part
             })
             .collect();
-        self.append_batch(&batch, &parts)
+        let offset = self.bytes();
+        let written = self.encoder.batch(&self.body, offset, &mut self.file).and_then(|()| self.file.flush());
+        self.told(written, u64::from(first_row), &parts)
     }
 
-    /// Adds a batch that holds these parts.
-    pub(crate) fn append_batch(&mut self, batch: &RecordBatch, parts: &[Part]) -> Result<()> {
-        let written = self.writer.write(batch).and_then(|()| self.writer.flush());
+    /// Adds a batch as it stands in another segment of the same schema; its table ends at byte `metadata`.
+    pub(crate) fn copy(&mut self, message: &[u8], metadata: usize, rows: u64, parts: &[Part]) -> Result<()> {
+        let offset = self.bytes();
+        let written = self.encoder.copy(message, metadata, offset, &mut self.file).and_then(|()| self.file.flush());
+        self.told(written, rows, parts)
+    }
+
+    /// Tells of a batch in the sidecar, once it is written.
+    fn told(&mut self, written: io::Result<()>, rows: u64, parts: &[Part]) -> Result<()> {
         let (offset, length, checksum) = self.settle(written)?;
-        let place = BatchPlace::new(offset, length, batch.num_rows() as u64, checksum);
+        let place = BatchPlace::new(offset, length, rows, checksum);
         let mut told = self.sync(Fsync::Batch).and_then(|()| self.index.batch(&place, parts, &self.policies));
         if self.fsync == Fsync::Batch {
             told = told.and_then(|()| self.index.sync());
@@ -127,7 +138,7 @@ impl SegmentWriter {
 
     /// Fails where the file was removed: what is written to it then goes nowhere.
     pub(crate) fn check_there(&mut self) -> Result<()> {
-        if self.writer.get_mut().get_mut().is_there(&self.path) {
+        if self.file.get_mut().is_there(&self.path) {
             return Ok(());
         }
         let reason =
@@ -137,7 +148,7 @@ impl SegmentWriter {
 
     /// Adds the footer; the sidecar tells how far the random streams have been used.
     pub(crate) fn close(mut self, streams: &[StreamPlace]) -> Result<()> {
-        let written = self.writer.finish().and_then(|()| self.writer.flush());
+        let written = self.encoder.finish(&self.schema, &mut self.file).and_then(|()| self.file.flush());
         let (offset, length, checksum) = self.settle(written)?;
         let end = End::new(self.batches, offset + length, checksum);
         let mut told = self.sync(Fsync::Segment);
@@ -158,18 +169,18 @@ impl SegmentWriter {
             Fsync::Segment => often == Fsync::Segment,
             Fsync::Batch => true,
         };
-        if wanted { self.writer.get_mut().get_mut().file.sync_data() } else { Ok(()) }
+        if wanted { self.file.get_mut().file.sync_data() } else { Ok(()) }
     }
 
     /// Makes what was written part of the file, or takes what there is of it away again. Gives its first byte, its length and
     /// its checksum.
-    fn settle(&mut self, written: Result<(), ArrowError>) -> Result<(u64, u64, u32)> {
-        let sink = self.writer.get_mut().get_mut();
+    fn settle(&mut self, written: io::Result<()>) -> Result<(u64, u64, u32)> {
+        let sink = self.file.get_mut();
         match written {
             Ok(()) => Ok(sink.keep()),
             Err(error) => {
                 sink.cut();
-                Err(self.cannot_write(&describe(&error)))
+                Err(self.cannot_write(&error.to_string()))
             }
         }
     }
