@@ -26,11 +26,11 @@ from relevo.trajectories.run_folder import write
 SEGMENT, SIDECAR = "segments/000000.arrow", "segments/000000.index"
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["none", "zstd"])
+def sound(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A run of some batches, whose episodes are those of `played`."""
     folder = tmp_path_factory.mktemp("sound")
-    with relevo.RunWriter(folder / "run") as writer:
+    with relevo.RunWriter(folder / "run", compression=request.param) as writer:
         for number in range(40):
             writer.add(*played(number), terminated=True, number=number, policy_runs=[(0, f"p{number % 3}", number)])
     assert relevo.open_run(folder / "run").verify()["batches"] > 3

@@ -16,14 +16,14 @@ class RunWriter:
     until a crash stays readable. Threads may share a writer.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         path: str | os.PathLike[str],
         *,
         compression: Literal["none", "lz4", "zstd"] = "none",
         seed: int = 0,
         config: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> Self:
         """Makes the folder.
 
         Args:
