@@ -9,6 +9,7 @@ import models
 import numpy as np
 
 import relevo
+from relevo.record_settings import Compression
 from relevo.trajectories import EpisodeData
 from relevo.trajectories.episode_data import Arrays, named
 
@@ -33,11 +34,20 @@ def play(agent: relevo.Agent, steps: int, *, width: int, length: int = 4, dtype:
         )
 
 
-def recorded(folder: Path, *, steps: int = 22, policy: str = "default") -> relevo.Run:
-    """Two actors with log-probabilities and values; the last episodes are unfinished, their last rewards never came."""
+def recorded(
+    folder: Path, *, steps: int = 22, policy: str = "default", compression: Compression = "none", versions: int = 1
+) -> relevo.Run:
+    """Two actors with log-probabilities and values; the last episodes are unfinished, their last rewards never came.
+
+    Each of the versions plays as many steps.
+    """
     model = models.actor_critic(folder / "policy.onnx")
-    with relevo.AgentBuilder().policy(policy, model).actor_count(2).seed(3).record(folder / "run").build() as agent:
-        play(agent, steps, width=2)
+    builder = relevo.AgentBuilder().policy(policy, model).actor_count(2).seed(3)
+    with builder.record(folder / "run", compression=compression).build() as agent:
+        for version in range(versions):
+            if version:
+                agent.update_model(model, policy=policy)
+            play(agent, steps, width=2)
         agent.actors().act(np.zeros((2, 2), np.float32))
     return relevo.open_run(folder / "run")
 

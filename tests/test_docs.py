@@ -25,6 +25,8 @@ CLASSES = [
     relevo.ActionBatch,
     relevo.Episode,
     relevo.Run,
+    relevo.RunWriter,
+    relevo.Steps,
     relevo.ModelModule,
     relevo.Contract,
     relevo.StateContract,

@@ -222,17 +222,24 @@ def _not_installed(name: str) -> None:
     raise ImportError(f"No module named {name!r}")
 
 
-def test_an_episode_of_several_policies_is_not_guessed_at(tmp_path: Path) -> None:
+def test_policies_that_take_turns_are_told_step_by_step(tmp_path: Path, minari_folder: Path) -> None:
     model = models.linear(tmp_path / "policy.onnx", np.eye(2))
     builder = relevo.AgentBuilder().default_model(model).policy("rival", model)
     with builder.record(tmp_path / "run").build() as agent:
-        for _ in range(2):
+        for step, policy in enumerate(["rival", "rival", "default", "rival", "default"]):
             agent.actors().act(np.zeros((1, 2), np.float32))
-            agent.actors().observe(1.0)
-            agent.assign(agent.get_actor_ids(), "rival")
-    with pytest.raises(relevo.TrajectoryError, match=r"episode 0 was played by several policies \(default, rival\)"):
-        trajectories.to_parquet(relevo.open_run(tmp_path / "run"), tmp_path / "run.parquet")
-    assert not list(tmp_path.glob("*.parquet*"))
+            agent.actors().observe(1.0, terminated=step == 4, final_obs=np.ones((1, 2), np.float32))
+            agent.assign(agent.get_actor_ids(), policy)
+    run = relevo.open_run(tmp_path / "run")
+    (episode,) = source(run).values()
+    assert episode.policies == ["default", "rival", "rival", "default", "rival"]
+    trajectories.to_parquet(run, tmp_path / "run.parquet")
+    assert_read_back(run, trajectories.from_parquet(tmp_path / "run.parquet"))
+    trajectories.to_csv(run, tmp_path / "csv")
+    assert_read_back(run, trajectories.from_csv(tmp_path / "csv"))
+    trajectories.to_minari(run, "turns-v0")
+    assert_read_back(run, trajectories.from_minari("turns-v0"))
+    assert minari_folder.is_dir()
 
 
 def test_csv_holds_everything(run: relevo.Run, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from test_cli import relevo_command
 
 import relevo
 from relevo.trajectories.curves import return_curves
-from relevo.trajectories.index import EpisodeIndex, episode_index
+from relevo.trajectories.index import EpisodeIndex
 from relevo.trajectories.plot import Plot
 from relevo.trajectories.summary import Summary
 
@@ -102,7 +102,7 @@ def test_info_of_a_run_that_holds_nothing(tmp_path: Path) -> None:
     trajectories("plot", tmp_path / "run")
     assert {path.name for path in tmp_path.glob("run.*")} == {"run.png", "run.html"}
     done = relevo_command("trajectories", "show", tmp_path / "run", "--episode", "0")
-    assert (done.returncode, done.stderr.strip()[-20:]) == (1, "; it has none at all")
+    assert (done.returncode, done.stderr.strip()[-17:]) == (1, "; it has none yet")
 
 
 def test_info_tells_versions_apart(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_episode_that_is_not_there(run: relevo.Run) -> None:
     done = relevo_command("trajectories", "show", run.path, "--episode", "12")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
-    assert "has no episode 12; its episodes are 0 to 11" in done.stderr
+    assert "has no episode 12; it has 0 to 11" in done.stderr
 
 
 def test_plot_writes_a_picture_and_a_page_that_needs_nothing(run: relevo.Run, tmp_path: Path) -> None:
@@ -242,7 +242,6 @@ def index() -> Callable[[int], EpisodeIndex]:
             complete=np.ones(count, np.bool_),
             policies=np.zeros(count, np.int64),
             versions=np.linspace(1, 50, count).astype(np.uint64),
-            last_versions=np.linspace(1, 50, count).astype(np.uint64),
             begins=times,
             ends=times,
             rewards_missing=np.zeros(count, np.int64),
@@ -289,12 +288,18 @@ def test_curves_of_a_million_episodes_stay_small(index: Callable[[int], EpisodeI
 
 
 def test_the_index_is_that_of_the_episodes(run: relevo.Run) -> None:
-    calls: list[tuple[int, int]] = []
-    index = episode_index(run, lambda *counts: calls.append(counts))
-    recorded = list(run.episodes())
+    index = EpisodeIndex.of(run)
+    recorded = sorted(run.episodes(), key=lambda episode: episode.number)
     assert index.numbers.tolist() == [episode.number for episode in recorded]
     assert index.steps.tolist() == [len(episode) for episode in recorded]
     np.testing.assert_array_equal(index.returns, [episode.episode_return for episode in recorded])
-    assert index.ends.tolist() == [episode.timestamps[-1].item() for episode in recorded]
-    assert calls[-1] == (12, 46)
+    np.testing.assert_array_equal(index.begins, [episode.timestamps[0] for episode in recorded])
+    np.testing.assert_array_equal(index.ends, [episode.timestamps[-1] for episode in recorded])
+    for name in ("terminated", "truncated", "complete"):
+        assert getattr(index, name).tolist() == [getattr(episode, name) for episode in recorded]
+    came = [np.isnan(episode.rewards) & (True if (k := episode.rewards_known) is None else k) for episode in recorded]
+    assert index.rewards_nan.tolist() == [int(own.sum()) for own in came]
+    assert index.rewards_missing.sum() == 2
+    assert [index.policy_names[policy] for policy in index.policies] == ["default"] * 12
+    assert set(index.versions.tolist()) == {1}
     assert Summary.of(run, index[index.complete]).unfinished == 0

@@ -9,8 +9,9 @@ from relevo._core import (
     Episode,
     ModelModule,
     Run,
-    Steps,
+    RunWriter,
     StateContract,
+    Steps,
     TensorContract,
     __version__,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "Normalization",
     "RelevoError",
     "Run",
+    "RunWriter",
     "StateContract",
     "Steps",
     "TensorContract",

@@ -11,6 +11,7 @@ mod contract;
 mod detach;
 mod devices;
 mod episode;
+mod episode_arrays;
 mod error;
 mod event_loop;
 mod final_observations;
@@ -25,6 +26,7 @@ mod pending_action;
 mod policy_settings;
 mod record_settings;
 mod run;
+mod run_writer;
 mod steps;
 mod update;
 
@@ -49,6 +51,7 @@ mod _core {
         model::ModelModule,
         pending_action::PendingAction,
         run::{Episodes, Run, repair_run},
+        run_writer::RunWriter,
         steps::{StepBatches, Steps},
     };
 

@@ -38,7 +38,7 @@ impl RecordSettings {
 }
 
 /// What the setting `setting` means by `name`.
-fn named<T: Copy>(setting: &str, name: &str, names: &[(&str, T)]) -> PyResult<T> {
+pub(crate) fn named<T: Copy>(setting: &str, name: &str, names: &[(&str, T)]) -> PyResult<T> {
     let known = names.iter().find(|(known, _)| *known == name);
     known.map(|(_, value)| *value).ok_or_else(|| {
         let known: Vec<_> = names.iter().map(|(name, _)| format!("\"{name}\"")).collect();

@@ -12,6 +12,7 @@ from relevo._core.machine import processors
 from relevo._core.model import ModelModule
 from relevo._core.pending_action import PendingAction
 from relevo._core.run import Episodes, Run, repair_run
+from relevo._core.run_writer import RunWriter
 from relevo._core.steps import StepBatches, Steps
 
 __all__ = [
@@ -24,9 +25,10 @@ __all__ = [
     "ModelModule",
     "PendingAction",
     "Run",
+    "RunWriter",
+    "StateContract",
     "StepBatches",
     "Steps",
-    "StateContract",
     "TensorContract",
     "__version__",
     "close_events",

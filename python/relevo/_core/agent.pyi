@@ -1,6 +1,5 @@
 import os
 from collections.abc import Awaitable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self, final
 from uuid import UUID
 

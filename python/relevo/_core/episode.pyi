@@ -27,8 +27,8 @@ class Episode:
         """
 
     @property
-    def actions(self) -> npt.NDArray[Any]:
-        """`[T, …]`"""
+    def actions(self) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
+        """`[T, …]`; a dict by name for policies with several kinds of actions."""
 
     @property
     def action_masks(self) -> npt.NDArray[np.uint8] | None:

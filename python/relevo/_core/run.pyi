@@ -62,7 +62,9 @@ class Run:
         policy_versions: int | tuple[int | None, int | None] | None = None,
         returns: float | tuple[float | None, float | None] | None = None,
     ) -> Episodes:
-        """Episodes in the order in which they ended, behind them those that never did; a few batches in memory at a time.
+        """Episodes in the order in which they ended, behind them those that never did.
+
+        A few batches are in memory at a time.
 
         Args:
             numbers: only those with these numbers.
@@ -100,8 +102,9 @@ class Run:
         """One row for each episode, by number, from the sidecars alone.
 
         `number`, `actor_id` (uint8 [N, 16]), `steps`, `episode_return`, `terminated`, `truncated`, `complete`,
-        `rewards_missing`, `rewards_nan`, `rewards_infinite` (numbers of steps), `policy` (the name of the one that acted
-        first), `lowest_policy_version`, `highest_policy_version`, `first_timestamp`, `last_timestamp` (datetime64[ns]).
+        `rewards_missing`, `rewards_nan`, `rewards_infinite` (numbers of steps), `policy` (the name of the one that
+        acted first), `lowest_policy_version`, `highest_policy_version`, `first_timestamp`, `last_timestamp`
+        (datetime64[ns]).
         """
 
     def verify(self, tell: Callable[[int], object] | None = None) -> dict[str, Any]:

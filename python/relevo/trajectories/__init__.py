@@ -6,18 +6,22 @@ Nothing but NumPy is imported before a function is called; each names the packag
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from relevo._core import repair_run
 from relevo.trajectories.episode_data import EpisodeData
 from relevo.trajectories.export_result import ExportResult
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import gymnasium
+    import numpy.typing as npt
+    import torch
 
     from relevo._core import Run
+    from relevo.record_settings import Compression
 
 __all__ = [
     "EpisodeData",
@@ -25,10 +29,81 @@ __all__ = [
     "from_csv",
     "from_minari",
     "from_parquet",
+    "repair",
     "to_csv",
     "to_minari",
     "to_parquet",
+    "to_run",
+    "to_torch",
 ]
+
+
+def repair(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> dict[str, Any]:
+    """Makes the run in a folder whole again; again, it changes nothing.
+
+    Segments that are damaged, or were never closed, are written anew from the batches that are whole. Files of which
+    nothing can be read are renamed to `NNNNNN.arrow.unreadable`.
+
+    Args:
+        path: the run folder, which nobody writes to.
+        progress: called after each batch with the number of bytes that were read.
+
+    Returns:
+        What was found, as `Run.verify` tells it.
+
+    Raises:
+        TrajectoryError: it is no run folder, another program writes to it, or a file cannot be written.
+    """
+    return repair_run(path, progress)
+
+
+def to_run(
+    episodes: Iterable[EpisodeData],
+    path: str | os.PathLike[str],
+    *,
+    compression: Compression = "none",
+    seed: int = 0,
+    config: dict[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExportResult:
+    """Writes episodes into a run folder: `to_run(from_minari("cartpole/expert-v0"), "runs/expert")`.
+
+    Numbers and actors are kept where they are known. Else numbers count on, actors are the id of zeros, times are 1970.
+    An episode that ended in a way that is not known counts as truncated. `relevo.RunWriter` takes episodes one by one.
+
+    Args:
+        episodes: what to write, such as what the functions `from_…` give.
+        path: the folder, which must not be there.
+        compression: how batches are packed: `"none"`, `"lz4"` or `"zstd"`.
+        seed: what `run.json` tells as the seed.
+        config: what it tells as the configuration, such as where the episodes come from.
+        progress: called now and then with the numbers of episodes and steps that are done.
+
+    Raises:
+        ConfigError: something is at `path`, or there is no such compression.
+        TrajectoryError: an episode cannot be read or written, or there is none. Nothing is left of the folder.
+    """
+    from relevo.trajectories import run_folder
+
+    return run_folder.write(episodes, Path(path), compression=compression, seed=seed, config=config, progress=progress)
+
+
+def to_torch(batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+    """A batch of steps as tensors, such as each of `for batch in run.steps(["observation", "action"])`.
+
+    Tensors share the memory of the arrays: nothing is copied here. What iteration over `run.steps()` copies is said
+    there: booleans, and numbers of which some are missing; all of a run that is compressed. Texts are left out, times
+    become int64, nanoseconds since 1970.
+
+    Do not write to such a tensor: it may be the file itself, mapped into memory for reading, and a write in place would
+    end the process. `tensor.clone()` gives one of your own; `.to("cuda")` copies anyway.
+
+    Raises:
+        ConfigError: torch is not installed.
+    """
+    from relevo.trajectories import torch_batch
+
+    return torch_batch.tensors(batch)
 
 
 def to_parquet(

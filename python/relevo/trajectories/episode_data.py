@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relevo.errors import TrajectoryError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
@@ -116,10 +114,6 @@ def unnamed(prefix: str, columns: dict[str, npt.NDArray[Any]]) -> Arrays:
 
 def _policies(episode: Episode) -> list[str]:
     """The policy of each step."""
-    names = episode.policies
-    if len(names) == 1:
-        return names * len(episode)
-    raise TrajectoryError(
-        f"episode {episode.number} was played by several policies ({', '.join(names)}), and which of them acted in "
-        "which step cannot be told; read the column `policy` of the run's segments with pyarrow"
-    )
+    runs = episode.policy_runs
+    ends = [*(first for first, _, _ in runs[1:]), len(episode)]
+    return [name for (first, name, _), end in zip(runs, ends, strict=True) for _ in range(first, end)]

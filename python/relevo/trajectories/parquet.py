@@ -68,6 +68,24 @@ def read(path: Path) -> Iterator[EpisodeData]:
         raise TrajectoryError(f"{path} cannot be read as Parquet: {error}") from error
 
 
+def run_info(path: Path) -> dict[str, Any] | None:
+    """`run.json` of the run that `to_parquet` wrote into the file; None in files of others.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        TrajectoryError: the file cannot be read.
+    """
+    parquet = _parquet("reading Parquet")
+    from pyarrow import ArrowException
+
+    try:
+        text = (parquet.read_schema(path).metadata or {}).get(b"relevo.run")
+        info: dict[str, Any] | None = None if text is None else json.loads(text)
+    except (OSError, ArrowException, ValueError) as error:
+        raise TrajectoryError(f"{path} cannot be read as Parquet: {error}") from error
+    return info
+
+
 def _parquet(purpose: str) -> Any:  # noqa: ANN401  (a module)
     return needed("pyarrow.parquet", "parquet", purpose)
 

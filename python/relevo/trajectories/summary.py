@@ -47,14 +47,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class VersionSummary:
-    """What one version of a policy played: the episodes that it began."""
+    """What one version of a policy played: the episodes in which it was the lowest that acted."""
 
     policy: str
     version: int
     episodes: int
     """Those that ended."""
     steps: int
-    """Steps in all that it began, ended or not."""
+    """Steps in all of them, ended or not."""
     mean_return: float | None
     """Mean of those that ended with a finite return."""
 
@@ -100,6 +100,8 @@ class Summary:
     bytes: int
     """Size of the run folder."""
     bytes_per_step: float | None
+    problems: list[str]
+    """What is wrong with the files, as far as that is known without reading all steps."""
 
     @classmethod
     def of(cls, run: Run, index: EpisodeIndex) -> Summary:
@@ -131,6 +133,7 @@ class Summary:
             segments=sum(file.suffix == ".arrow" for file in files),
             bytes=size,
             bytes_per_step=size / steps if steps else None,
+            problems=run.problems,
         )
 
 

@@ -67,6 +67,11 @@ impl<'a> Columns<'a> {
         Uuid::from_slice(self.actor_ids.value(row)).unwrap_or_default()
     }
 
+    /// Name of the policy that acted in a row.
+    pub(crate) fn policy(&self, row: usize) -> &str {
+        self.policies.value(row)
+    }
+
     /// What a sidecar would tell of the rows; `policies` are the names that it tells already.
     pub(crate) fn parts(&self, policies: &mut Vec<Arc<str>>) -> Result<Vec<Part>, String> {
         let mut parts = Vec::new();

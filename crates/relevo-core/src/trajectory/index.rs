@@ -134,10 +134,7 @@ impl Part {
         let rewards: &[f64] = episode.rewards.typed_data();
         let came = || rewards.iter().enumerate().filter(|(step, _)| known.is_none_or(|known| known[*step] != 0));
         let name = episode.policies.first().map_or("", |run| &*run.policy);
-        let policy = policies.iter().position(|known| **known == *name).unwrap_or_else(|| {
-            policies.push(name.into());
-            policies.len() - 1
-        });
+        let policy = place_of(name, policies);
         let flags = [
             (episode.terminated, Self::TERMINATED),
             (episode.truncated, Self::TRUNCATED),
@@ -152,7 +149,7 @@ impl Part {
             first_step: *first_step,
             steps: episode.len as u32,
             flags: flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum(),
-            policy: policy as u32,
+            policy,
             rewards_missing: (rewards.len() - came().count()) as u32,
             rewards_nan: came().filter(|(_, reward)| reward.is_nan()).count() as u32,
             rewards_infinite: came().filter(|(_, reward)| reward.is_infinite()).count() as u32,
@@ -179,6 +176,15 @@ impl Part {
         let first = self.first_row as usize;
         first..first + self.steps as usize + usize::from(self.has(Self::COMPLETE))
     }
+}
+
+/// The place of a policy's name in the list, which gets it where it is new.
+pub(crate) fn place_of(name: &str, policies: &mut Vec<Arc<str>>) -> u32 {
+    let place = policies.iter().position(|known| **known == *name).unwrap_or_else(|| {
+        policies.push(name.into());
+        policies.len() - 1
+    });
+    place as u32
 }
 
 /// How far an actor's random stream has been used.
@@ -312,7 +318,8 @@ impl Index {
             }
             let end = body + header.length as usize;
             let Some(body) = bytes.get(body..end) else { break };
-            if hash(body) != header.body_checksum || index.take(header.kind, body).is_none() {
+            let is_whole = hash(body) == header.body_checksum && index.take(header.kind, body).is_some();
+            if !is_whole || header.padding != 0 {
                 index.damaged.push(at as u64);
             }
             at = end;

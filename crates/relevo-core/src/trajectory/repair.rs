@@ -6,6 +6,7 @@ use crc32fast::hash;
 
 use super::{
     columns::Columns,
+    index::{Part, place_of},
     reader::Run,
     run::RunFolder,
     segment::Segment,
@@ -26,6 +27,8 @@ pub struct Report {
     pub bytes: u64,
     /// Segments that were never closed: they are still written, or their writer was killed.
     pub unclosed: usize,
+    /// Batches that cannot be read: segment, and place in it.
+    lost_batches: Vec<(u32, u32)>,
 }
 
 impl Report {
@@ -43,7 +46,7 @@ impl Run {
     /// Only that of `tell`; what is wrong with the files stands in the report.
     pub fn verify(&self, tell: &mut dyn FnMut(u64) -> Result<()>) -> Result<Report> {
         let mut report = Report { lost: self.lost().collect(), ..Report::default() };
-        for segment in &self.segments {
+        for (number, segment) in self.segments.iter().enumerate() {
             let problem = |problem: String| Error::trajectory(&segment.path, problem);
             report.problems.extend(segment.problems.iter().cloned().map(problem));
             for (index, batch) in segment.batches.iter().enumerate() {
@@ -56,7 +59,10 @@ impl Run {
                 });
                 match read {
                     Ok(()) => report.batches += 1,
-                    Err(error) => report.lost.push(error),
+                    Err(error) => {
+                        report.lost.push(error);
+                        report.lost_batches.push((number as u32, index as u32));
+                    }
                 }
                 report.bytes += batch.place.length;
                 tell(report.bytes)?;
@@ -77,7 +83,8 @@ impl Run {
 }
 
 /// Makes a run whole: of each segment that is damaged, or was never closed, the batches that are whole go into a file of the same
-/// name, with a sidecar and a footer. What is sound is not touched, so a second repair does nothing. Gives what it found.
+/// name, with a sidecar and a footer. Of an episode whose steps are lost in part, those before the gap stay; the sidecar tells no
+/// more of those behind it. What is sound is not touched, so a second repair does nothing. Gives what it found.
 ///
 /// # Errors
 /// [`Error::Trajectory`] where the run is still written, or a file cannot be.
@@ -86,11 +93,13 @@ pub fn repair(path: &Path, tell: &mut dyn FnMut(u64) -> Result<()>) -> Result<Re
     let (_folder, _) = RunFolder::resume(path)?;
     let run = Run::open(path)?;
     let report = run.verify(tell)?;
-    for segment in &run.segments {
+    let kept = kept_parts(&run, &report);
+    for (number, (segment, kept)) in run.segments.iter().zip(kept).enumerate() {
+        let is_lost = |batch: usize| report.lost_batches.contains(&(number as u32, batch as u32));
         let mine = |error: &&Error| matches!(error, Error::Trajectory { path, .. } if *path == segment.path);
         let is_damaged = report.problems.iter().chain(&report.lost).any(|error| mine(&error));
-        if is_damaged || segment.index.end.is_none() || segment.unfinished > 0 {
-            rewrite(segment)?;
+        if is_damaged || segment.index.end.is_none() || segment.unfinished > 0 || kept.contains(&false) {
+            rewrite(segment, &kept, is_lost)?;
         }
     }
     for unreadable in run.unreadable() {
@@ -102,9 +111,26 @@ pub fn repair(path: &Path, tell: &mut dyn FnMut(u64) -> Result<()>) -> Result<Re
     Ok(report)
 }
 
-/// Writes the whole batches of a segment into a file that takes its place. Whenever this ends before its time, the steps can be
-/// read: a segment without a sidecar is read batch by batch.
-fn rewrite(segment: &Segment) -> Result<()> {
+/// Which parts of each segment the sidecars go on to tell of: those that can be read, and follow no gap in their episode.
+fn kept_parts(run: &Run, report: &Report) -> Vec<Vec<bool>> {
+    let mut kept: Vec<Vec<bool>> = run.segments.iter().map(|segment| vec![false; segment.parts.len()]).collect();
+    let table = run.table();
+    for episode in 0..table.episodes.len() {
+        let whole = table
+            .places_of(episode)
+            .iter()
+            .take_while(|place| !report.lost_batches.contains(&(place.segment, place.batch)));
+        for place in whole {
+            let first = run.segments[place.segment as usize].batches[place.batch as usize].parts.start;
+            kept[place.segment as usize][first + place.part as usize] = true;
+        }
+    }
+    kept
+}
+
+/// Writes the batches of a segment that are not lost into a file that takes its place, and tells of the parts that are kept. Whenever
+/// this ends before its time, the steps can be read: a segment without a sidecar is read batch by batch.
+fn rewrite(segment: &Segment, kept: &[bool], is_lost: impl Fn(usize) -> bool) -> Result<()> {
     let cannot = |error: io::Error| Error::trajectory(&segment.path, format!("cannot repair: {error}"));
     let (Some(folder), Some(name)) = (segment.path.parent(), segment.path.file_name()) else {
         return Err(cannot(io::ErrorKind::InvalidFilename.into()));
@@ -116,13 +142,22 @@ fn rewrite(segment: &Segment) -> Result<()> {
     fs::create_dir(&workshop).map_err(cannot)?;
     let fresh = workshop.join(name);
     let mut writer = SegmentWriter::create(&fresh, &segment.steps, segment.compression, Fsync::Segment)?;
-    writer.policies.clone_from(&segment.index.policies);
-    for index in 0..segment.batches.len() {
-        // The others are lost, and were told.
-        if segment.batch(index).is_ok() {
-            let (message, metadata) = segment.message(index).map_err(cannot)?;
-            writer.copy(&message, metadata, segment.batches[index].place.rows, segment.parts(index))?;
+    let names = &segment.index.policies;
+    let names_are_lost = segment.parts.iter().any(|part| part.policy as usize >= names.len());
+    if !names_are_lost {
+        writer.policies.clone_from(names);
+    }
+    for (index, batch) in segment.batches.iter().enumerate().filter(|(index, _)| !is_lost(*index)) {
+        let (message, metadata) = segment.message(index).map_err(cannot)?;
+        let mut parts: Vec<Part> = batch.parts.clone().filter(|at| kept[*at]).map(|at| segment.parts[at]).collect();
+        if names_are_lost {
+            let rows = segment.batch(index)?;
+            let columns = Columns::of(&rows, &segment.steps).map_err(|reason| segment.contradicts(index, reason))?;
+            for part in &mut parts {
+                part.policy = place_of(columns.policy(part.first_row as usize), &mut writer.policies);
+            }
         }
+        writer.copy(&message, metadata, batch.place.rows, &parts)?;
     }
     writer.close(&segment.index.streams)?;
     let index = index_path(&segment.path);

@@ -110,7 +110,8 @@ impl Segment {
         let cannot = |error: io::Error| fail(format!("cannot read: {error}"));
         let sidecar = index_path(path);
         let index = match Index::read(&sidecar) {
-            Ok(index) => Some(index),
+            // One that tells nothing is as good as none.
+            Ok(index) => Some(index).filter(|index| index.preamble.is_some() || !index.batches.is_empty()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::trajectory(&sidecar, format!("cannot read: {error}"))),
         };
@@ -120,12 +121,12 @@ impl Segment {
         let bytes = Bytes { path: path.into(), length, map };
         let mut problems = Vec::new();
         let schema = read_schema(&bytes);
-        let schema = match (schema, index.as_ref().and_then(|index| index.preamble.as_ref())) {
-            (Ok((schema, _)), None) => schema,
+        let (schema, start) = match (schema, index.as_ref().and_then(|index| index.preamble.as_ref())) {
+            (Ok(found), None) => found,
             (Ok((schema, end)), Some(preamble))
                 if end == preamble.len() as u64 && bytes.read(0, end).is_ok_and(|bytes| *bytes == preamble[..]) =>
             {
-                schema
+                (schema, end)
             }
             (_, Some(preamble)) => {
                 problems.push("its beginning is damaged; what its sidecar holds of it is used instead".into());
@@ -135,7 +136,8 @@ impl Segment {
                     map: Some(Buffer::from_slice_ref(preamble)),
                 };
                 let schema = read_schema(&bytes).map_err(|reason| Error::trajectory(&sidecar, reason))?.0;
-                schema.ok_or_else(|| Error::trajectory(&sidecar, "there is no schema in it"))?.into()
+                let schema = schema.ok_or_else(|| Error::trajectory(&sidecar, "there is no schema in it"))?;
+                (Some(schema), preamble.len() as u64)
             }
             (Err(reason), None) => return Err(fail(reason)),
         };
@@ -155,8 +157,8 @@ impl Segment {
             bytes,
         };
         match index {
-            Some(index) => segment.follow(index),
-            None => segment.scan()?,
+            Some(index) => segment.follow(index, start),
+            None => segment.scan(start),
         }
         if let Some(first) = segment.batches.first()
             && let Ok(Found::Message(message)) = segment.bytes.message(first.place.offset)
@@ -166,11 +168,11 @@ impl Segment {
         Ok(Some(segment))
     }
 
-    /// Takes the batches that the sidecar tells of, and those in its gaps.
-    fn follow(&mut self, mut index: Index) {
+    /// Takes the batches that the sidecar tells of, and those in its gaps; the first one begins at `start`.
+    fn follow(&mut self, mut index: Index, start: u64) {
         self.parts = std::mem::take(&mut index.parts);
         self.index.policies = std::mem::take(&mut index.policies);
-        let mut end = index.preamble.as_ref().map_or(HEADER.len() as u64, |preamble| preamble.len() as u64);
+        let mut end = start;
         for offset in &index.damaged {
             self.problems.push(format!("its sidecar is damaged at byte {offset}"));
         }
@@ -207,7 +209,16 @@ impl Segment {
                     self.problems.push(format!("it has {has} bytes, and had {had} when it was closed"));
                 }
             }
-            // A batch that its writer was at.
+            // A segment that was closed has more than a batch that its writer was at: its sidecar was cut.
+            None if self.has_footer() => {
+                let told = self.batches.len();
+                self.fill(end, self.bytes.length);
+                if self.batches.len() > told {
+                    self.problems.push(format!(
+                        "its sidecar ends with batch {told}, so nothing tells whether what follows is what was written"
+                    ));
+                }
+            }
             None => self.unfinished = self.bytes.length.saturating_sub(end),
         }
         index.policies = std::mem::take(&mut self.index.policies);
@@ -215,12 +226,20 @@ impl Segment {
     }
 
     /// Takes all batches there are in a segment that has no sidecar.
-    fn scan(&mut self) -> Result<()> {
-        let start = read_schema(&self.bytes).map_err(|reason| Error::trajectory(&self.path, reason))?.1;
-        self.problems
-            .push("its sidecar is missing, so nothing tells whether its bytes are those that were written".into());
+    fn scan(&mut self, start: u64) {
         self.fill(start, self.bytes.length);
-        Ok(())
+        // A writer that was killed at its first moment left neither.
+        if !self.batches.is_empty() || !self.lost.is_empty() {
+            self.problems
+                .push("its sidecar is missing, so nothing tells whether its bytes are those that were written".into());
+        }
+    }
+
+    /// Whether it ends as a file that was closed.
+    fn has_footer(&self) -> bool {
+        const END: &[u8] = b"ARROW1";
+        let length = END.len() as u64;
+        self.bytes.length >= length && self.bytes.read(self.bytes.length - length, length).is_ok_and(|end| *end == *END)
     }
 
     /// Takes the batches between these bytes, of which the sidecar does not tell.

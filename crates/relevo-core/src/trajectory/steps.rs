@@ -110,20 +110,16 @@ impl Steps {
         let segment = &self.run.segments[self.segment];
         let index = self.batch;
         self.batch += 1;
-        let ranges = match &self.wanted {
-            None => vec![0..segment.batches[index].place.rows as usize],
-            Some(wanted) => {
-                let mut ranges: Vec<std::ops::Range<usize>> = Vec::new();
-                for at in segment.batches[index].parts.clone().filter(|at| wanted[self.segment][*at]) {
-                    let rows = segment.parts[at].rows();
-                    match ranges.last_mut() {
-                        Some(before) if before.end == rows.start => before.end = rows.end,
-                        _ => ranges.push(rows),
-                    }
-                }
-                ranges
+        // Rows that no part tells of belong to no episode.
+        let mut ranges: Vec<std::ops::Range<usize>> = Vec::new();
+        let is_wanted = |at: &usize| self.wanted.as_ref().is_none_or(|wanted| wanted[self.segment][*at]);
+        for at in segment.batches[index].parts.clone().filter(is_wanted) {
+            let rows = segment.parts[at].rows();
+            match ranges.last_mut() {
+                Some(before) if before.end == rows.start => before.end = rows.end,
+                _ => ranges.push(rows),
             }
-        };
+        }
         if ranges.is_empty() {
             return Ok(());
         }

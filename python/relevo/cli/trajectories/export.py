@@ -60,12 +60,13 @@ def export(  # noqa: PLR0917  (typer's way)
         relevo trajectories export runs/a --to csv a-csv
 
     Nothing that is there is overwritten, and an export that fails leaves nothing.
+    A run that is damaged is not exported in part: repair it first.
     docs/trajectories.md says what each format cannot hold.
     """
     if to != Format.MINARI and (env is not None or policy is not None):
         raise typer.BadParameter("--env and --policy are for --to minari")
     run = Run.open(folder)
-    with ReadingBar(f"writing {target}") as bar:
+    with ReadingBar(f"writing {target}", run.step_count) as bar:
         if to == Format.PARQUET:
             result = trajectories.to_parquet(run, target, progress=bar.show)
         elif to == Format.CSV:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from relevo._core import Run
 from relevo.cli.terminal import facts, output, print_json
-from relevo.cli.trajectories.reading import Folder, Json, ReadingBar, short
-from relevo.trajectories.index import episode_index
+from relevo.cli.trajectories.reading import Folder, Json, problems, short
+from relevo.trajectories.index import EpisodeIndex
 from relevo.trajectories.summary import Spread, Summary
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ def info(folder: Folder, json: Json = False) -> None:
 
         relevo trajectories info runs/a --json | jq .returns.mean
 
-    It reads runs that are still being written, and those that were killed.
+    It reads sidecars alone, so it is quick for runs of any length; also for
+    those that are still being written, were killed, or are damaged: what is
+    known to be wrong is told, and [bold]relevo trajectories verify[/bold] finds the rest.
     Returns and lengths are those of the episodes that ended.
     """
     run = Run.open(folder)
-    with ReadingBar("reading") as bar:
-        summary = Summary.of(run, episode_index(run, bar.show))
+    summary = Summary.of(run, EpisodeIndex.of(run))
     if json:
         print_json(asdict(summary))
         return
@@ -47,6 +48,9 @@ def info(folder: Folder, json: Json = False) -> None:
     console.print(facts(summary_rows(summary), title=str(folder)))
     if summary.versions:
         console.print(_versions(summary.versions))
+    if summary.problems:
+        console.print(problems("damaged", summary.problems))
+        console.print(f"relevo trajectories repair {folder} keeps what is whole.", soft_wrap=True)
     if not summary.episodes:
         console.print("No episode is recorded yet: they are written when they end, or when the run is closed.")
 

@@ -14,7 +14,7 @@ from relevo.cli.trajectories.reading import Folder, ReadingBar
 from relevo.errors import TrajectoryError
 from relevo.trajectories.curves import return_curves
 from relevo.trajectories.histogram import action_histograms
-from relevo.trajectories.index import actions_of, episode_index
+from relevo.trajectories.index import EpisodeIndex
 from relevo.trajectories.page import page
 from relevo.trajectories.plot import Plot, matplotlib_is_here
 from relevo.trajectories.summary import Summary
@@ -52,10 +52,9 @@ def plot(
             raise typer.BadParameter(f"expected a file whose name ends with .png or .html, but {path} came")
     matplotlib_is_here()
     run = Run.open(folder)
-    with ReadingBar("reading") as bar:
-        index = episode_index(run, bar.show)
-    with ReadingBar("counting actions") as bar:
-        actions, left_out = action_histograms(actions_of(run), bar.show)
+    index = EpisodeIndex.of(run)
+    with ReadingBar("counting actions", run.step_count) as bar:
+        actions, left_out = action_histograms((episode.actions for episode in run.episodes()), bar.show)
     drawn = Plot(str(folder), index, return_curves(index), actions, left_out)
     for path in paths:
         try:

@@ -15,7 +15,6 @@ from relevo._core import Run
 from relevo.cli.terminal import facts, output, print_json
 from relevo.cli.trajectories.reading import Folder, Json
 from relevo.trajectories.episode_data import named
-from relevo.trajectories.index import find_episode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +51,7 @@ def show(
     In JSON, a reward that never came is null, and numbers that JSON does not
     have are the strings NaN, Infinity and -Infinity.
     """
-    found = find_episode(Run.open(folder), episode)
+    found = Run.open(folder).episode(episode)
     if json:
         print_json(_as_dict(found))
         return
