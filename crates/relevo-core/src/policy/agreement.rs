@@ -72,7 +72,7 @@ fn scale(set: usize, row: usize) -> f32 {
 
 /// Rows of one input, all of them different. Integers may be indices, so they are 0 and 1, except for bytes of images; masks
 /// allow something.
-fn made_up(input: &InputContract, at: usize, set: usize, rows: usize) -> Tensor {
+pub(super) fn made_up(input: &InputContract, at: usize, set: usize, rows: usize) -> Tensor {
     let mut tensor = Tensor::zeros(input.spec.dtype, &input.shape(rows));
     let dtype = tensor.dtype();
     if input.role == InputRole::ActionMask && set == 0 {

@@ -12,6 +12,7 @@ use super::{
     contract::{Batch, Contract},
     convention::OutputRole,
     folder::Folder,
+    unbatched,
 };
 use crate::{
     error::{Error, Result},
@@ -137,7 +138,8 @@ impl LoadedModel {
     ) -> Result<Self> {
         let path = source.path;
         let model = backend.load(source, options)?;
-        let mut session = model.session()?;
+        let session = model.session()?;
+        let (model, mut session) = unbatched::with_rows(path, model, session, roles);
         let contract = Contract::infer(path, &*model, &mut *session, roles)?;
         tell(path, &*model, &contract, options);
         Ok(Self {
