@@ -140,7 +140,13 @@ fn check_weight_files(source: ModelSource<'_>, declaration: &Declaration) -> std
     for (name, &needed) in &declaration.weight_files {
         let place = folder.join(name);
         match std::fs::metadata(&place) {
-            Ok(there) if there.len() >= needed => {}
+            Ok(there) if there.is_file() && there.len() >= needed => {}
+            Ok(there) if !there.is_file() => {
+                return Err(format!(
+                    "its weights lie in `{}`, which is no file; copy that file beside the model, under this name",
+                    place.display()
+                ));
+            }
             Ok(there) => {
                 return Err(format!(
                     "its weights lie in `{}`, which has {} bytes where {needed} are needed; copy that file again, or export \
