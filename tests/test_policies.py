@@ -9,8 +9,9 @@ from typing import Any
 import models
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import relevo
 
@@ -180,8 +181,70 @@ def test_sizes_that_a_file_leaves_open_may_be_given(tmp_path: Path) -> None:
         relevo.ModelModule.load_from_path(path, shapes={"x": (6,)})
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
-def test_an_update_with_wild_weights_is_refused(tmp_path: Path, value: float) -> None:
+def weighted(path: Path, mask: npt.NDArray[np.float32], **weights: npt.NDArray[np.float32]) -> Path:
+    """Two layers, and a mask that is added to the logits."""
+    return models.save(
+        path,
+        [
+            helper.make_node("Gemm", ["obs", "w1", "b1"], ["hidden"]),
+            helper.make_node("Relu", ["hidden"], ["active"]),
+            helper.make_node("MatMul", ["active", "w2"], ["scores"]),
+            helper.make_node("Constant", [], ["mask"], value=numpy_helper.from_array(mask)),
+            helper.make_node("Add", ["scores", "mask"], ["logits"]),
+        ],
+        {"obs": ["batch", 3]},
+        {"logits": ["batch", 4]},
+        {
+            "w1": np.full((3, 5), 0.5, np.float32),
+            "b1": np.ones(5, np.float32),
+            "w2": np.full((5, 4), 0.1, np.float32),
+            **weights,
+        },
+    )
+
+
+def with_one(shape: tuple[int, ...], value: float) -> npt.NDArray[np.float32]:
+    tensor = np.full(shape, 0.5, np.float32)
+    tensor.flat[0] = value
+    return tensor
+
+
+@pytest.mark.parametrize("name", ["w1", "b1", "w2", "mask"])
+def test_nan_in_weights_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    shapes = {"w1": (3, 5), "b1": (5,), "w2": (5, 4), "mask": (4,)}
+    broken = {"mask": np.zeros(4, np.float32), name: with_one(shapes[name], np.nan)}
+    path = weighted(tmp_path / "policy.onnx", **broken)
+    with pytest.raises(relevo.ModelLoadError, match=rf"its weight `{name}` holds NaN \(1 of \d+ numbers\)"):
+        relevo.ModelModule.load_from_path(path)
+    onnx.save(onnx.load(str(path)), str(path), save_as_external_data=True, location="w.data", size_threshold=0)
+    with pytest.raises(relevo.ModelLoadError, match=rf"`{name}` holds NaN"):
+        relevo.ModelModule.load_from_path(path)
+
+
+@pytest.mark.parametrize("name", ["w1", "b1", "w2"])
+def test_infinite_weights_are_refused_where_they_spoil_what_comes_out(name: str, tmp_path: Path) -> None:
+    shapes = {"w1": (3, 5), "b1": (5,), "w2": (5, 4)}
+    broken = {name: with_one(shapes[name], np.inf)}
+    path = weighted(tmp_path / "policy.onnx", np.zeros(4, np.float32), **broken)
+    with pytest.raises(relevo.ModelLoadError, match=rf"its weight `{name}` holds infinite numbers, and \d of 7 "):
+        relevo.ModelModule.load_from_path(path)
+
+
+def test_a_mask_may_hold_minus_infinity(tmp_path: Path) -> None:
+    path = weighted(tmp_path / "policy.onnx", np.array([0, -np.inf, 0, 0], np.float32))
+    with relevo.AgentBuilder().default_model(path, head="categorical").actor_count(64).build() as agent:
+        assert 1 not in agent.actors().act(np.ones((64, 3), np.float32)).action
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.nan, r"its weight `w` holds NaN, and 7 of 7 made-up rows come out as NaN or infinity"),
+        (np.inf, r"its weight `w` holds infinite numbers, and 7 of 7 made-up rows"),
+        (3e38, r"gives infinite numbers where the one that serves does not"),
+    ],
+)
+def test_an_update_with_wild_weights_is_refused(tmp_path: Path, value: float, told: str) -> None:
     """The weight matters for observations below zero alone."""
 
     def write(name: str, weight: float) -> Path:
@@ -199,9 +262,7 @@ def test_an_update_with_wild_weights_is_refused(tmp_path: Path, value: float) ->
 
     agent = relevo.AgentBuilder().default_model(write("good.onnx", 2.0)).actor_count(1).build()
     with agent:
-        with pytest.raises(
-            relevo.ContractError, match=r"gives (NaN|infinite numbers) where the one that serves does not"
-        ):
+        with pytest.raises((relevo.ContractError, relevo.ModelLoadError), match=told):
             agent.update_model(write("bad.onnx", value))
         assert agent.get_model_version() == [1]
         assert agent.actors().act(np.array([[-1.5]], np.float32)).action == 3.0

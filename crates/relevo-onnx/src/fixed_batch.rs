@@ -305,7 +305,7 @@ fn names(session: &OnnxSession) -> Vec<String> {
 }
 
 /// Runs every output of a session.
-fn run(session: &mut OnnxSession, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+pub(crate) fn run(session: &mut OnnxSession, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     let views: Vec<_> = inputs.iter().map(Tensor::view).collect();
     let wanted: Vec<_> = (0..session.outputs().len()).collect();
     let mut outputs: Vec<_> = wanted.iter().map(|_| Tensor::zeros(DType::Float32, &[0])).collect();

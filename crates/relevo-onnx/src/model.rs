@@ -18,6 +18,7 @@ use relevo_core::{
 use sha2::{Digest, Sha256};
 
 use crate::{
+    agreement,
     device::Device,
     fixed_batch::{self, Original, Outcome},
     graph::{Declaration, dtype},
@@ -26,6 +27,7 @@ use crate::{
     noise::Noise,
     open_shapes,
     session::OnnxSession,
+    weights::{self, Suspect},
 };
 
 /// The format's name.
@@ -85,6 +87,7 @@ impl OnnxModel {
         };
         let declaration = Declaration::read(&bytes).map_err(fault)?;
         check_weight_files(source, &declaration).map_err(fault)?;
+        let suspects = weights::suspects(&bytes, &folder(path)).map_err(fault)?;
         let sha256 = format!("{:x}", Sha256::digest(&bytes));
         let mut noise = None;
         if !declaration.random_ops.is_empty() {
@@ -99,6 +102,7 @@ impl OnnxModel {
         }
         let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
         let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+        check_suspects(&suspects, &signature.inputs, &mut first).map_err(fault)?;
 
         let original = Original {
             bytes: &bytes,
@@ -126,6 +130,28 @@ impl OnnxModel {
         let facts = ModelFacts { producer, sha256, random_ops, batch, notes };
         Ok(Self { signature, facts, bytes, noise, workshop, first: Mutex::new(Some(first)) })
     }
+}
+
+/// Fails where a weight with numbers that may be meant, as minus infinity is in a mask, makes most made-up rows come out as NaN or
+/// plus infinity.
+fn check_suspects(
+    suspects: &[Suspect],
+    inputs: &[TensorSpec],
+    session: &mut OnnxSession,
+) -> std::result::Result<(), String> {
+    let Some(Suspect { name, holds }) = suspects.first() else { return Ok(()) };
+    let rows = agreement::rows(inputs, 0);
+    // Inputs that the model does not take show nothing.
+    let answers: Vec<_> = rows.iter().filter_map(|row| fixed_batch::run(session, row).ok()).collect();
+    let spoilt = answers.iter().filter(|outputs| outputs.iter().any(agreement::is_spoilt)).count();
+    if spoilt * 2 <= answers.len() {
+        return Ok(());
+    }
+    Err(format!(
+        "its weight `{name}` holds {holds}, and {spoilt} of {} made-up rows come out as NaN or infinity; export an earlier \
+         checkpoint, or mask by a large number in place of an infinite one",
+        answers.len()
+    ))
 }
 
 /// The file's bytes for a new session.

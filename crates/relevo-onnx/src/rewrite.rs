@@ -9,14 +9,18 @@ use std::{
 
 use crate::wire::{self, Field, MALFORMED, Patch, messages, text};
 
-/// Numbers of the fields of ONNX's messages that are edited here or in `noise`.
+/// Numbers of the fields of ONNX's messages that are edited here or in `noise`, or read in `weights`.
 pub(crate) mod tag {
     pub(crate) const MODEL_GRAPH: u64 = 7;
+    pub(crate) const MODEL_FUNCTION: u64 = 25;
+    pub(crate) const FUNCTION_NODE: u64 = 7;
     pub(crate) const GRAPH_NODE: u64 = 1;
     pub(crate) const GRAPH_INITIALIZER: u64 = 5;
     pub(crate) const GRAPH_INPUT: u64 = 11;
     pub(crate) const GRAPH_OUTPUT: u64 = 12;
     pub(crate) const GRAPH_VALUE_INFO: u64 = 13;
+    pub(crate) const GRAPH_SPARSE_INITIALIZER: u64 = 15;
+    pub(crate) const SPARSE_VALUES: u64 = 1;
     pub(crate) const NODE_INPUT: u64 = 1;
     pub(crate) const NODE_OUTPUT: u64 = 2;
     pub(crate) const NODE_OP_TYPE: u64 = 4;
@@ -31,9 +35,15 @@ pub(crate) mod tag {
     pub(crate) const ATTRIBUTE_GRAPHS: u64 = 11;
     pub(crate) const ATTRIBUTE_TYPE: u64 = 20;
     pub(crate) const TENSOR_DATA_TYPE: u64 = 2;
+    pub(crate) const TENSOR_FLOAT_DATA: u64 = 4;
+    pub(crate) const TENSOR_INT32_DATA: u64 = 5;
     pub(crate) const TENSOR_INT64_DATA: u64 = 7;
     pub(crate) const TENSOR_NAME: u64 = 8;
     pub(crate) const TENSOR_RAW_DATA: u64 = 9;
+    pub(crate) const TENSOR_DOUBLE_DATA: u64 = 10;
+    pub(crate) const TENSOR_EXTERNAL_DATA: u64 = 13;
+    pub(crate) const ENTRY_KEY: u64 = 1;
+    pub(crate) const ENTRY_VALUE: u64 = 2;
     pub(crate) const VALUE_NAME: u64 = 1;
     pub(crate) const VALUE_TYPE: u64 = 2;
     pub(crate) const TYPE_TENSOR: u64 = 1;
