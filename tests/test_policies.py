@@ -10,6 +10,7 @@ import models
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
@@ -164,15 +165,79 @@ def test_the_broken_file_names_the_output_at_fault(shared: Path) -> None:
     assert f"{BROKEN}.onnx" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["product", "normalised", "convolution"])
+def test_sizes_that_weights_tell_need_not_be_given(name: str, tmp_path: Path) -> None:
+    draws = np.random.default_rng(4)
+    matrix = draws.normal(size=(6, 3)).astype(np.float32)
+    product = helper.make_node("MatMul", ["obs", "w"], ["logits"])
+    open_row: list[int | str] = ["batch", "features"]
+    nodes, shape, row, weights = {
+        "product": ([product], open_row, (6,), {"w": matrix}),
+        "normalised": (
+            [
+                helper.make_node("Sub", ["obs", "mean"], ["centred"]),
+                helper.make_node("Cast", ["centred"], ["cast"], to=1),
+                helper.make_node("MatMul", ["cast", "w"], ["logits"]),
+            ],
+            open_row,
+            (6,),
+            {"w": matrix, "mean": np.arange(6, dtype=np.float32)},
+        ),
+        "convolution": (
+            [
+                helper.make_node("Conv", ["obs", "kernel"], ["maps"]),
+                helper.make_node("Flatten", ["maps"], ["flat"]),
+                helper.make_node("MatMul", ["flat", "w"], ["logits"]),
+            ],
+            ["batch", "channels", 2, 3],
+            (4, 2, 3),
+            {"w": matrix, "kernel": draws.normal(size=(1, 4, 1, 1)).astype(np.float32)},
+        ),
+    }[name]
+    path = models.save(tmp_path / "open.onnx", nodes, {"obs": shape}, {"logits": ["batch", 3]}, weights)
+    model = relevo.ModelModule.load_from_path(path)
+    assert model.contract.inputs[0].row_shape == row
+    assert model.contract.batch == "dynamic"
+    assert any("the file leaves sizes of `obs` open, which its weight `" in note for note in model.contract.notes)
+    obs = draws.normal(size=(8, *row)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(str(path)).run(["logits"], {"obs": obs})[0]
+    np.testing.assert_allclose(model.forward({"obs": obs})["logits"], expected, rtol=1e-5, atol=1e-5)
+    with relevo.AgentBuilder().default_model(model, head="argmax").actor_count(8).build() as agent:
+        np.testing.assert_array_equal(agent.actors().act(obs).action, expected.argmax(1))
+
+
+def test_what_weights_seem_to_tell_is_tried_out(tmp_path: Path) -> None:
+    """The observation is multiplied by a matrix of 6 rows, and what is left of it without the first two by one of 5."""
+    path = models.save(
+        tmp_path / "open.onnx",
+        [
+            helper.make_node("MatMul", ["obs", "w"], ["first"]),
+            helper.make_node("Slice", ["obs", "from", "to", "axis"], ["part"]),
+            helper.make_node("MatMul", ["part", "v"], ["second"]),
+            helper.make_node("Add", ["first", "second"], ["logits"]),
+        ],
+        {"obs": ["batch", "features"]},
+        {"logits": ["batch", 3]},
+        {
+            "w": np.ones((6, 3), np.float32),
+            "v": np.ones((5, 3), np.float32),
+            "from": np.array([2], np.int64),
+            "to": np.array([99], np.int64),
+            "axis": np.array([1], np.int64),
+        },
+    )
+    with pytest.raises(relevo.ModelLoadError, match="has no size; give the shape of one row by shapes="):
+        relevo.ModelModule.load_from_path(path)
+
+
 def test_sizes_that_a_file_leaves_open_may_be_given(tmp_path: Path) -> None:
     path = models.save(
         tmp_path / "open.onnx",
-        [helper.make_node("MatMul", ["obs", "w"], ["logits"])],
+        [helper.make_node("Neg", ["obs"], ["logits"])],
         {"obs": ["batch", "features"]},
-        {"logits": ["batch", 3]},
-        {"w": np.eye(6, 3, dtype=np.float32)},
+        {"logits": ["batch", "features"]},
     )
-    with pytest.raises(relevo.ModelLoadError, match="has no size"):
+    with pytest.raises(relevo.ModelLoadError, match=r'has no size; give the shape of one row by shapes=\{"obs"'):
         relevo.ModelModule.load_from_path(path)
     model = relevo.ModelModule.load_from_path(path, shapes={"obs": (6,)})
     assert model.contract.inputs[0].row_shape == (6,)

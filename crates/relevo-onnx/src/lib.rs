@@ -20,6 +20,7 @@ mod rewriter_fuzz;
 mod session;
 mod value;
 mod weights;
+mod widths;
 mod wire;
 
 use std::{

@@ -28,6 +28,7 @@ use crate::{
     open_shapes,
     session::OnnxSession,
     weights::{self, Suspect},
+    widths,
 };
 
 /// The format's name.
@@ -94,14 +95,28 @@ impl OnnxModel {
             let (seeded, seeds) = Noise::new(&bytes).map_err(fault)?;
             (bytes, noise) = (seeded, Some(seeds));
         }
-        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, steered, .. } = declaration;
-        let notes = open_shapes::fill(&mut inputs, shapes)?;
+        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, steered, widths, .. } =
+            declaration;
+        let mut notes = open_shapes::fill(&mut inputs, shapes)?;
+        let open = inputs.clone();
+        let told = widths::fill(&mut inputs, &widths);
         let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
         for (spec, outlet) in outputs.iter_mut().zip(session.outputs()) {
             correct_shape(spec, outlet.dtype());
         }
         let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
         let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+        if !told.is_empty() {
+            if fixed_batch::run(&mut first, &agreement::rows(&signature.inputs, 0)[0]).is_ok() {
+                notes.extend(told);
+            } else {
+                // What weights seemed to tell does not hold: the sizes are for the caller to give.
+                let outputs = signature.outputs.clone();
+                signature = Arc::new(Signature { path: path.into(), inputs: open, outputs });
+                first =
+                    OnnxSession::new(workshop.session(path, &of_session(&bytes, noise.as_ref()))?, signature.clone())?;
+            }
+        }
         check_suspects(&suspects, &signature.inputs, &mut first).map_err(fault)?;
 
         let original = Original {
