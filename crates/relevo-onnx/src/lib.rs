@@ -18,6 +18,7 @@ mod rewrite;
 #[cfg(test)]
 mod rewriter_fuzz;
 mod session;
+mod stretch;
 mod value;
 mod weights;
 mod widths;
