@@ -88,17 +88,6 @@ class Memory(nn.Module):
         self.memory = torch.full((1, 6), 0.25)
 
 
-class Counter(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-        self.steps = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.steps += 1
-        return self.linear(x) * self.steps
-
-
 class Answer(NamedTuple):
     logits: Tensor
     value: Tensor
@@ -247,11 +236,6 @@ def test_a_reset_method_that_needs_arguments_is_not_called(scripted: Load) -> No
     assert any("begins as in the file" in note for note in model.contract.notes)
     with relevo.AgentBuilder().default_model(model, head="raw").actor_count(2).build() as agent:
         np.testing.assert_array_equal(agent.actors().act(np.ones((2, 4), np.float32)).action, 1.5)
-
-
-def test_memory_that_is_no_tensor_is_refused(scripted: Load) -> None:
-    with pytest.raises(relevo.ContractError, match=r"`steps`.*Int.*not a tensor.*tensors of fixed size"):
-        scripted(Counter())
 
 
 def test_named_tuples_and_defaults(scripted: Load) -> None:
