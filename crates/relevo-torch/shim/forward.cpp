@@ -3,7 +3,9 @@
 #include "program.h"
 
 #include <cstring>
+#include <mutex>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Dict.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -151,6 +153,30 @@ class Threads {
     bool changed_;
 };
 
+// Keeps oneDNN out of calls with made-up shapes. Its recurrent layers believe what they are told of sizes, and write beyond
+// their buffers where a traced module, which checks nothing, hands them a state of another size; torch's own layers refuse.
+// The switch is one for the whole process: the last to leave puts it back.
+class WithoutOneDnn {
+   public:
+    WithoutOneDnn() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (inside_++ > 0) return;
+        before_ = at::globalContext().userEnabledMkldnn();
+        at::globalContext().setUserEnabledMkldnn(false);
+    }
+    ~WithoutOneDnn() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (--inside_ == 0) at::globalContext().setUserEnabledMkldnn(before_);
+    }
+    WithoutOneDnn(const WithoutOneDnn &) = delete;
+    WithoutOneDnn &operator=(const WithoutOneDnn &) = delete;
+
+   private:
+    static inline std::mutex mutex_;
+    static inline int inside_ = 0;
+    static inline bool before_ = true;
+};
+
 // One caller's copy of a program.
 struct Session {
     torch::jit::Module module;
@@ -294,6 +320,7 @@ relevo_message relevo_torch_probe(Session *session, const relevo_tensor *inputs,
     return guarded([&] {
         const c10::InferenceMode inference;
         const Finish finish{*session};
+        const WithoutOneDnn guard;
         const auto value = session->run(inputs, count);
         std::vector<std::string> names;
         name(value, "", true, names);

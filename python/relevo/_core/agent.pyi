@@ -140,7 +140,8 @@ class Agent:
             version: the new version, above the current one and below 2**64; the next one by default.
 
         Raises:
-            ContractError: the new model takes other observations, gives other actions, or has NaN in its weights.
+            ContractError: the new model takes other observations, gives other actions, or has NaN in its weights, or no
+                values in them (a module on the device `meta`).
             ModelLoadError: it cannot be loaded, or neither traced nor scripted.
             ConfigError: the version is not above the current one, or the model is of no known kind.
         """
