@@ -46,8 +46,10 @@ relevo_message relevo_torch_optional_arguments(const Program *program, const cha
                                                void *context);
 // Operators of the prepared method that draw random numbers.
 relevo_message relevo_torch_random_operators(const Program *program, relevo_each_text each, void *context);
-// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has.
-relevo_message relevo_torch_branches(const Program *program, relevo_each_text each, void *context);
+// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has. Of each
+// input, `axes` has the axis that counts rows, and `ranks` the number of axes.
+relevo_message relevo_torch_branches(const Program *program, const size_t *axes, const size_t *ranks,
+                                     relevo_each_text each, void *context);
 
 // Finds out what forward changes: the module's memory, as tensors. `reset` names a method that puts it back, or is null.
 relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, const char *reset);

@@ -201,7 +201,7 @@ impl<'a> Search<'a> {
         match probe::find(program, &inputs) {
             Ok(mut found) => {
                 // No batch that is tried can show what all others do.
-                if let Some(line) = program.branches().map_err(refused)?.first() {
+                if let Some(line) = program.branches(&found.guesses).map_err(refused)?.first() {
                     found.single = Some(format!("its code decides for a whole batch at once, in `{line}`"));
                     found.batch_axes.fill(None);
                 }

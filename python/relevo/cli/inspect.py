@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 def inspect(
     policy: Annotated[Path, typer.Argument(metavar="FILE", help="The model, such as policy.onnx.", show_default=False)],
+    *,
     head: Annotated[
         Head | None,
         typer.Option(
