@@ -24,6 +24,7 @@ mod outcome;
 mod pending_action;
 mod policy_settings;
 mod run;
+mod tensor_device;
 mod update;
 
 use pyo3::prelude::*;
@@ -46,6 +47,7 @@ mod _core {
         machine::processors,
         model::ModelModule,
         pending_action::PendingAction,
+        policy_settings::{check_bounds, check_normalization},
         run::{Episodes, Run},
     };
 
