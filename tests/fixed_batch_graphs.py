@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import models
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,6 +203,84 @@ def recurrent(path: Path, layers: int, *, reshaped: bool = False) -> Path:
     )
 
 
+def learned_token(path: Path, made_by: str = "initializer") -> Path:
+    """A token in front of the observation's five, as transformers have it, and attention among them."""
+    token = weights(a=(1, 1, 4))["a"]
+    nodes: list[object] = []
+    constants: Weights = {"to_tokens": _ints(1, WIDTH, 1), "last": _ints(1)}
+    if made_by == "initializer":
+        constants["token"] = token
+    elif made_by == "constant":
+        nodes.append(helper.make_node("Constant", [], ["token"], value=numpy_helper.from_array(token)))
+    elif made_by == "expand":
+        constants |= {"learned": token[0], "one_row": _ints(1, 1, 4)}
+        nodes.append(helper.make_node("Expand", ["learned", "one_row"], ["token"]))
+    else:
+        zero = helper.make_tensor("v", TensorProto.FLOAT, [1], [0.5])
+        constants["one_row"] = _ints(1, 1, 4)
+        nodes.append(helper.make_node("ConstantOfShape", ["one_row"], ["token"], value=zero))
+    return models.save(
+        path,
+        [
+            *nodes,  # type: ignore[list-item]
+            helper.make_node("Reshape", ["obs", "to_tokens"], ["column"]),
+            helper.make_node("MatMul", ["column", "embed"], ["embedded"]),
+            helper.make_node("Concat", ["token", "embedded"], ["tokens"], axis=1),
+            helper.make_node("Transpose", ["tokens"], ["keys"], perm=[0, 2, 1]),
+            helper.make_node("MatMul", ["tokens", "keys"], ["scores"]),
+            helper.make_node("Softmax", ["scores"], ["attention"], axis=-1),
+            helper.make_node("MatMul", ["attention", "tokens"], ["mixed"]),
+            helper.make_node("ReduceMean", ["mixed"], ["pooled"], axes=[1], keepdims=0),
+            helper.make_node("MatMul", ["pooled", "w"], ["actions"]),
+        ],
+        {"obs": [1, WIDTH]},
+        {"actions": [1, 2]},
+        {**weights(embed=(1, 4), w=(4, 2)), **constants},
+    )
+
+
+def first_states(path: Path, op: str, made_by: str) -> Path:
+    """A recurrent layer over the five numbers, which begins with constant states of [1, 1, 3]."""
+    gates = {"LSTM": 4, "GRU": 3}[op]
+    states = ["h0", "c0"][: 2 if op == "LSTM" else 1]
+    nodes: list[object] = []
+    constants: Weights = {"axes": _ints(0)}
+    for state in states:
+        if made_by == "initializer":
+            constants[state] = weights(a=(1, 1, 3))["a"]
+        else:
+            constants["shape"] = _ints(1, 1, 3)
+            nodes.append(helper.make_node("ConstantOfShape", ["shape"], [state]))
+    return models.save(
+        path,
+        [
+            *nodes,  # type: ignore[list-item]
+            helper.make_node("Unsqueeze", ["obs", "two"], ["column"]),
+            helper.make_node("Transpose", ["column"], ["steps"], perm=[1, 0, 2]),
+            helper.make_node(op, ["steps", "W", "R", "", "", *states], ["", "hn"], hidden_size=3),
+            helper.make_node("Squeeze", ["hn", "axes"], ["last"]),
+            helper.make_node("MatMul", ["last", "w"], ["actions"]),
+        ],
+        {"obs": [1, WIDTH]},
+        {"actions": [1, 2]},
+        {**weights(W=(1, gates * 3, 1), R=(1, gates * 3, 3), w=(3, 2)), "two": _ints(2), **constants},
+    )
+
+
+def flattened_from_the_first_axis(path: Path) -> Path:
+    """`Flatten(axis=0)`: one row of everything."""
+    return models.save(
+        path,
+        [
+            helper.make_node("Flatten", ["obs"], ["flat"], axis=0),
+            helper.make_node("MatMul", ["flat", "w"], ["actions"]),
+        ],
+        {"obs": [1, 2, 3]},
+        {"actions": [1, 2]},
+        weights(w=(6, 2)),
+    )
+
+
 REWRITTEN: dict[str, Callable[[Path], Path]] = {
     "perceptron": perceptron,
     "weights beside it": weights_beside_it,
@@ -215,6 +293,14 @@ REWRITTEN: dict[str, Callable[[Path], Path]] = {
     "one recurrent layer": lambda path: recurrent(path, 1),
     "two recurrent layers": lambda path: recurrent(path, 2),
     "recurrent, with a reshape": lambda path: recurrent(path, 1, reshaped=True),
+    "learned token": learned_token,
+    "learned token of a Constant": lambda path: learned_token(path, "constant"),
+    "learned token, expanded": lambda path: learned_token(path, "expand"),
+    "token of a shape": lambda path: learned_token(path, "shape"),
+    "first states of an LSTM": lambda path: first_states(path, "LSTM", "initializer"),
+    "first states of zeros": lambda path: first_states(path, "LSTM", "shape"),
+    "first state of a GRU": lambda path: first_states(path, "GRU", "initializer"),
+    "flattened from the first axis": flattened_from_the_first_axis,
 }
 
 
@@ -355,6 +441,24 @@ def _normalised_by_the_batch(path: Path) -> Path:
     )
 
 
+def _other_with_many(path: Path, rows: int | str = 1) -> Path:
+    """Adds 1 for batches of more than 40 rows, by what the observation's shape is."""
+    return models.save(
+        path,
+        [
+            helper.make_node("Shape", ["obs"], ["shape"]),
+            helper.make_node("Gather", ["shape", "first"], ["count"]),
+            helper.make_node("Greater", ["count", "many"], ["above"]),
+            helper.make_node("Cast", ["above"], ["more"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["obs", "w"], ["own"]),
+            helper.make_node("Add", ["own", "more"], ["actions"]),
+        ],
+        {"obs": [rows, WIDTH]},
+        {"actions": [rows, 2]},
+        {**weights(w=(WIDTH, 2)), "first": _ints(0), "many": _ints(40)},
+    )
+
+
 # Declared for any batch.
 MIXING: dict[str, tuple[Callable[[Path], Path], str]] = {
     "largest of all": (
@@ -374,4 +478,9 @@ MIXING: dict[str, tuple[Callable[[Path], Path], str]] = {
     "rows as steps": (_rows_as_steps, "other numbers than alone in `actions`"),
     "normalised by the batch": (_normalised_by_the_batch, "other numbers than alone in `actions`"),
     "branch": (lambda path: _branching(path, "batch"), r"control flow \(If\)"),
+    "another way with many rows": (
+        lambda path: _other_with_many(path, "batch"),
+        "other numbers than alone in `actions`",
+    ),
+    "another way with many rows, declared for one": (_other_with_many, "other numbers than alone in `actions`"),
 }

@@ -139,6 +139,26 @@ def test_a_table_of_another_version_is_refused(tmp_path: Path, model: str) -> No
     assert "pip install --upgrade relevo" in told
 
 
+DEVICES = "import relevo; print(relevo._core.devices()['linear'])"
+
+
+def test_its_devices_are_told(linear: Path) -> None:
+    assert run(linear, DEVICES) == "[('cpu', None), ('cuda:0', 'linear models run on the cpu alone; wait')]"
+
+
+def test_a_table_from_before_there_were_devices(tmp_path: Path, model: str) -> None:
+    older = site(tmp_path / "site", "-DSIZE=offsetof(relevo_backend,devices)")
+    assert run(older, LOAD, model) == ""
+    assert run(older, DEVICES) == "[('cpu', None)]"
+
+
+def test_a_table_that_is_too_short_is_refused(tmp_path: Path, model: str) -> None:
+    told = run(site(tmp_path / "site", "-DSIZE=offsetof(relevo_backend,release_failure)"), LOAD, model)
+    assert told.startswith("ModelLoadError")
+    assert "gives a table of" in told
+    assert "pip install --upgrade relevo-linear" in told
+
+
 @pytest.mark.parametrize(
     ("module", "told"),
     [

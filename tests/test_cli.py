@@ -22,14 +22,14 @@ COMMAND = [sys.executable, "-c", "from relevo.cli import main; main()"]
 BALANCE = [[-0.1, 0.1], [-0.3, 0.3], [-3.0, 3.0], [-1.0, 1.0]]
 
 
-def relevo_command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def relevo_command(*arguments: str | Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
     )
 
 
@@ -118,6 +118,39 @@ def test_inspect_with_json(policy: Path) -> None:
     assert shown["inputs"][0]["shape"] == ["batch", 4]
     assert shown["inputs"][0]["row_shape"] == [4]
     assert shown["inputs"][0]["role"] == "observation"
+
+
+def test_inspect_tells_how_to_name_what_an_output_holds(tmp_path: Path) -> None:
+    """As Godot RL's files have it: `output` is logits of some branches, or means and deviations."""
+    policy = models.linear(tmp_path / "godot.onnx", np.ones((3, 14)), "output")
+    done = relevo_command("inspect", policy, columns=400)
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in (
+        "`output` is taken for the action itself",
+        "--branches N,N,…, 14 choices in all",
+        "log-deviations side by side, 7 each: --head gaussian",
+        "action: float32 [14]",
+    ):
+        assert words in done.stdout
+    for options, shape, choices, head in (
+        (("--head", "gaussian"), [7], "", "gaussian"),
+        (("--head", "categorical", "--branches", "2,5,7"), [3], "2 × 5 × 7", "categorical"),
+        (("--head", "argmax", "--device", "cpu"), [], "14", "argmax"),
+    ):
+        shown = json.loads(relevo_command("inspect", policy, *options, "--json").stdout)
+        assert (shown["head"], shown["default_head"]) == (head, "raw")
+        assert shown["actions"]["action"]["shape"] == shape
+        done = relevo_command("inspect", policy, *options, columns=400)
+        assert choices in done.stdout
+        assert "is taken for the action itself" not in done.stdout
+        assert f"--out runs/a {' '.join(options)}" in done.stdout
+    assert_fails(relevo_command("inspect", policy, "--head", "argmax", "--branches", "2,3"), "5 logits", "14")
+    assert_fails(relevo_command("inspect", policy, "--device", "cuda:77"), "cuda:77")
+
+
+def test_a_clear_name_raises_no_doubt(tmp_path: Path) -> None:
+    policy = models.linear(tmp_path / "policy.onnx", np.ones((3, 4)), "actions")
+    assert "is taken for the action itself" not in relevo_command("inspect", policy, columns=400).stdout
 
 
 def test_inspect_shows_what_is_remembered(tmp_path: Path) -> None:

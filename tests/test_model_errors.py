@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -68,6 +69,23 @@ def test_what_is_no_onnx_file(content: bytes, cause: str, tmp_path: Path) -> Non
     message = refusal(path)
     assert cause in message
     assert "export the model again" in message
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("name", ["policy.onnx", "metadata.json", "model/metadata.json"])
+def test_a_pipe_is_no_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(relevo.ModelLoadError, match="a pipe, a socket or a device, and no file; name a file"):
+        relevo.ModelModule.load_from_path(tmp_path / name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_weights_in_a_pipe_are_refused(tmp_path: Path) -> None:
+    path = fixed_batch_graphs.weights_beside_it(tmp_path / "policy.onnx")
+    (tmp_path / "policy.data").unlink()
+    os.mkfifo(tmp_path / "policy.data")
+    assert "which is no file" in refusal(path)
 
 
 def test_a_file_that_is_cut_short(tmp_path: Path) -> None:

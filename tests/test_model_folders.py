@@ -55,6 +55,15 @@ def test_a_model_without_a_known_extension_is_loaded_by_its_type(tmp_path: Path)
     assert relevo.ModelModule.load_from_path(path).format == "onnx"
 
 
+def test_a_folder_need_not_describe_its_model(tmp_path: Path) -> None:
+    path = folder(tmp_path / "model", input_shape=None, output_dtype=None)
+    text = (path / "metadata.json").read_text()
+    (path / "metadata.json").write_text("\ufeff" + text, encoding="utf-8")
+    contract = relevo.ModelModule.load_from_path(path).contract
+    assert contract.inputs[0].row_shape == (4,)
+    assert "metadata.json" not in repr(contract)
+
+
 def test_a_wrong_shape_is_told_and_the_forward_pass_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = folder(tmp_path / "model", input_shape=[1, 9], output_dtype={"Tch": "I64"})
     with caplog.at_level(logging.WARNING, logger="relevo"):

@@ -9,8 +9,10 @@ from typing import Any
 import models
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import relevo
 
@@ -163,15 +165,79 @@ def test_the_broken_file_names_the_output_at_fault(shared: Path) -> None:
     assert f"{BROKEN}.onnx" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["product", "normalised", "convolution"])
+def test_sizes_that_weights_tell_need_not_be_given(name: str, tmp_path: Path) -> None:
+    draws = np.random.default_rng(4)
+    matrix = draws.normal(size=(6, 3)).astype(np.float32)
+    product = helper.make_node("MatMul", ["obs", "w"], ["logits"])
+    open_row: list[int | str] = ["batch", "features"]
+    nodes, shape, row, weights = {
+        "product": ([product], open_row, (6,), {"w": matrix}),
+        "normalised": (
+            [
+                helper.make_node("Sub", ["obs", "mean"], ["centred"]),
+                helper.make_node("Cast", ["centred"], ["cast"], to=1),
+                helper.make_node("MatMul", ["cast", "w"], ["logits"]),
+            ],
+            open_row,
+            (6,),
+            {"w": matrix, "mean": np.arange(6, dtype=np.float32)},
+        ),
+        "convolution": (
+            [
+                helper.make_node("Conv", ["obs", "kernel"], ["maps"]),
+                helper.make_node("Flatten", ["maps"], ["flat"]),
+                helper.make_node("MatMul", ["flat", "w"], ["logits"]),
+            ],
+            ["batch", "channels", 2, 3],
+            (4, 2, 3),
+            {"w": matrix, "kernel": draws.normal(size=(1, 4, 1, 1)).astype(np.float32)},
+        ),
+    }[name]
+    path = models.save(tmp_path / "open.onnx", nodes, {"obs": shape}, {"logits": ["batch", 3]}, weights)
+    model = relevo.ModelModule.load_from_path(path)
+    assert model.contract.inputs[0].row_shape == row
+    assert model.contract.batch == "dynamic"
+    assert any("the file leaves sizes of `obs` open, which its weight `" in note for note in model.contract.notes)
+    obs = draws.normal(size=(8, *row)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(str(path)).run(["logits"], {"obs": obs})[0]
+    np.testing.assert_allclose(model.forward({"obs": obs})["logits"], expected, rtol=1e-5, atol=1e-5)
+    with relevo.AgentBuilder().default_model(model, head="argmax").actor_count(8).build() as agent:
+        np.testing.assert_array_equal(agent.actors().act(obs).action, expected.argmax(1))
+
+
+def test_what_weights_seem_to_tell_is_tried_out(tmp_path: Path) -> None:
+    """The observation is multiplied by a matrix of 6 rows, and what is left of it without the first two by one of 5."""
+    path = models.save(
+        tmp_path / "open.onnx",
+        [
+            helper.make_node("MatMul", ["obs", "w"], ["first"]),
+            helper.make_node("Slice", ["obs", "from", "to", "axis"], ["part"]),
+            helper.make_node("MatMul", ["part", "v"], ["second"]),
+            helper.make_node("Add", ["first", "second"], ["logits"]),
+        ],
+        {"obs": ["batch", "features"]},
+        {"logits": ["batch", 3]},
+        {
+            "w": np.ones((6, 3), np.float32),
+            "v": np.ones((5, 3), np.float32),
+            "from": np.array([2], np.int64),
+            "to": np.array([99], np.int64),
+            "axis": np.array([1], np.int64),
+        },
+    )
+    with pytest.raises(relevo.ModelLoadError, match="has no size; give the shape of one row by shapes="):
+        relevo.ModelModule.load_from_path(path)
+
+
 def test_sizes_that_a_file_leaves_open_may_be_given(tmp_path: Path) -> None:
     path = models.save(
         tmp_path / "open.onnx",
-        [helper.make_node("MatMul", ["obs", "w"], ["logits"])],
+        [helper.make_node("Neg", ["obs"], ["logits"])],
         {"obs": ["batch", "features"]},
-        {"logits": ["batch", 3]},
-        {"w": np.eye(6, 3, dtype=np.float32)},
+        {"logits": ["batch", "features"]},
     )
-    with pytest.raises(relevo.ModelLoadError, match="has no size"):
+    with pytest.raises(relevo.ModelLoadError, match=r'has no size; give the shape of one row by shapes=\{"obs"'):
         relevo.ModelModule.load_from_path(path)
     model = relevo.ModelModule.load_from_path(path, shapes={"obs": (6,)})
     assert model.contract.inputs[0].row_shape == (6,)
@@ -180,8 +246,70 @@ def test_sizes_that_a_file_leaves_open_may_be_given(tmp_path: Path) -> None:
         relevo.ModelModule.load_from_path(path, shapes={"x": (6,)})
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
-def test_an_update_with_wild_weights_is_refused(tmp_path: Path, value: float) -> None:
+def weighted(path: Path, mask: npt.NDArray[np.float32], **weights: npt.NDArray[np.float32]) -> Path:
+    """Two layers, and a mask that is added to the logits."""
+    return models.save(
+        path,
+        [
+            helper.make_node("Gemm", ["obs", "w1", "b1"], ["hidden"]),
+            helper.make_node("Relu", ["hidden"], ["active"]),
+            helper.make_node("MatMul", ["active", "w2"], ["scores"]),
+            helper.make_node("Constant", [], ["mask"], value=numpy_helper.from_array(mask)),
+            helper.make_node("Add", ["scores", "mask"], ["logits"]),
+        ],
+        {"obs": ["batch", 3]},
+        {"logits": ["batch", 4]},
+        {
+            "w1": np.full((3, 5), 0.5, np.float32),
+            "b1": np.ones(5, np.float32),
+            "w2": np.full((5, 4), 0.1, np.float32),
+            **weights,
+        },
+    )
+
+
+def with_one(shape: tuple[int, ...], value: float) -> npt.NDArray[np.float32]:
+    tensor = np.full(shape, 0.5, np.float32)
+    tensor.flat[0] = value
+    return tensor
+
+
+@pytest.mark.parametrize("name", ["w1", "b1", "w2", "mask"])
+def test_nan_in_weights_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    shapes = {"w1": (3, 5), "b1": (5,), "w2": (5, 4), "mask": (4,)}
+    broken = {"mask": np.zeros(4, np.float32), name: with_one(shapes[name], np.nan)}
+    path = weighted(tmp_path / "policy.onnx", **broken)
+    with pytest.raises(relevo.ModelLoadError, match=rf"its weight `{name}` holds NaN \(1 of \d+ numbers\)"):
+        relevo.ModelModule.load_from_path(path)
+    onnx.save(onnx.load(str(path)), str(path), save_as_external_data=True, location="w.data", size_threshold=0)
+    with pytest.raises(relevo.ModelLoadError, match=rf"`{name}` holds NaN"):
+        relevo.ModelModule.load_from_path(path)
+
+
+@pytest.mark.parametrize("name", ["w1", "b1", "w2"])
+def test_infinite_weights_are_refused_where_they_spoil_what_comes_out(name: str, tmp_path: Path) -> None:
+    shapes = {"w1": (3, 5), "b1": (5,), "w2": (5, 4)}
+    broken = {name: with_one(shapes[name], np.inf)}
+    path = weighted(tmp_path / "policy.onnx", np.zeros(4, np.float32), **broken)
+    with pytest.raises(relevo.ModelLoadError, match=rf"its weight `{name}` holds infinite numbers, and \d of 7 "):
+        relevo.ModelModule.load_from_path(path)
+
+
+def test_a_mask_may_hold_minus_infinity(tmp_path: Path) -> None:
+    path = weighted(tmp_path / "policy.onnx", np.array([0, -np.inf, 0, 0], np.float32))
+    with relevo.AgentBuilder().default_model(path, head="categorical").actor_count(64).build() as agent:
+        assert 1 not in agent.actors().act(np.ones((64, 3), np.float32)).action
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.nan, r"its weight `w` holds NaN, and 7 of 7 made-up rows come out as NaN or infinity"),
+        (np.inf, r"its weight `w` holds infinite numbers, and 7 of 7 made-up rows"),
+        (3e38, r"gives infinite numbers where the one that serves does not"),
+    ],
+)
+def test_an_update_with_wild_weights_is_refused(tmp_path: Path, value: float, told: str) -> None:
     """The weight matters for observations below zero alone."""
 
     def write(name: str, weight: float) -> Path:
@@ -199,9 +327,7 @@ def test_an_update_with_wild_weights_is_refused(tmp_path: Path, value: float) ->
 
     agent = relevo.AgentBuilder().default_model(write("good.onnx", 2.0)).actor_count(1).build()
     with agent:
-        with pytest.raises(
-            relevo.ContractError, match=r"gives (NaN|infinite numbers) where the one that serves does not"
-        ):
+        with pytest.raises((relevo.ContractError, relevo.ModelLoadError), match=told):
             agent.update_model(write("bad.onnx", value))
         assert agent.get_model_version() == [1]
         assert agent.actors().act(np.array([[-1.5]], np.float32)).action == 3.0

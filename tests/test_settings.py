@@ -141,6 +141,36 @@ def test_bounds_of_another_width(count: int, tmp_path: Path) -> None:
         relevo.AgentBuilder().default_model(path, head="raw", bounds=bounds).build()
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: relevo.Bounds([0], [1, 2]), "as many lower as upper ones, but there are 1 and 2"),
+        (lambda: relevo.Bounds(np.zeros((2, 3)), np.ones((3, 2))), r"one shape.* \(2, 3\) and \(3, 2\)"),
+        (lambda: relevo.Bounds([], []), r"a number for each element.* \(0,\) and \(0,\)"),
+        (lambda: relevo.Bounds([0, 1], [1, 1]), "element 1 must be below the upper one, but they are 1 and 1"),
+        (lambda: relevo.Bounds([np.nan], [1]), "element 0 must be below"),
+        (lambda: relevo.Bounds([0], [np.inf], "rescale"), "must be finite"),
+        (lambda: relevo.Normalization([0, 0], [1]), "2 means and 1 variances"),
+        (lambda: relevo.Normalization([0, np.inf], [1, 1]), "mean of element 1 must be finite"),
+        (lambda: relevo.Normalization([0, 0], [1, -1]), "variance of element 1 must be at least 0"),
+        (lambda: relevo.Normalization([0], [np.nan]), "variance of element 0"),
+        (lambda: relevo.Normalization([0], [0], epsilon=0), "above 0 together with epsilon"),
+        (lambda: relevo.Normalization([0], [1], clip=-1), "a number above 0, but clip is -1"),
+        (lambda: relevo.Normalization([0], [1], clip="x"), "clip must be numbers, but 'x' came"),
+        (lambda: relevo.Normalization([0], [1], epsilon=[1, 2]), "epsilon must be one number"),
+    ],
+)
+def test_bounds_and_statistics_are_checked_when_they_are_made(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(relevo.ConfigError, match=words):
+        make()
+
+
+def test_bounds_and_statistics_that_are_right() -> None:
+    assert relevo.Bounds(-1, 1).low == [-1.0]
+    assert relevo.Bounds([[-np.inf, 0]], [[np.inf, 1]]).high == [np.inf, 1.0]
+    assert relevo.Normalization([[0, 1]], [[1, 0]], clip=np.inf).variance == [1.0, 0.0]
+
+
 def test_bounds_of_whole_numbers() -> None:
     with pytest.raises(relevo.ConfigError, match=r"the space is Discrete\(2\); leave bounds out"):
         relevo.Bounds.of(gymnasium.spaces.Discrete(2))

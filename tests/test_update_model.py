@@ -45,6 +45,19 @@ def test_versions_may_be_given_and_rise(agent: relevo.Agent, tmp_path: Path) -> 
         assert agent.update_model(other, version=42) == 42
 
 
+def test_the_range_of_versions(agent: relevo.Agent, tmp_path: Path) -> None:
+    other = models.linear(tmp_path / "other.onnx", OTHER)
+    with agent:
+        for version in (2**64, 10**30, -(2**63) - 1, 1.5, "2"):
+            with pytest.raises(relevo.ConfigError, match=r"whole number above 0 and below 2\*\*64, but .* came"):
+                agent.update_model(other, version=version)  # type: ignore[arg-type]
+        last = 2**64 - 1
+        assert agent.update_model(other, version=np.uint64(last)) == last  # type: ignore[arg-type]
+        assert agent.actors().act(np.ones((1, 2), np.float32)).policy_version.tolist() == [last]
+        with pytest.raises(relevo.ConfigError, match=f"above it, but {last} was given"):
+            agent.update_model(other)
+
+
 def test_truncated_bytes_are_refused(agent: relevo.Agent, tmp_path: Path) -> None:
     data = models.linear(tmp_path / "other.onnx", OTHER).read_bytes()
     with agent:

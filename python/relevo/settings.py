@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 
+from relevo._core import check_bounds, check_normalization
 from relevo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,12 +48,16 @@ class Bounds:
             low: lower bounds; `-inf` where there is none (`"clip"` alone).
             high: upper bounds, as many.
             how: how actions are brought into them.
+
+        Raises:
+            ConfigError: there are not as many lower as upper ones, or one is NaN, or not below its upper one, or
+                infinite where actions are rescaled to it.
         """
         if how not in get_args(How):
             raise ConfigError(f"actions are brought into bounds by {_words(get_args(How))}, but how is {how!r}")
-        self.low = _numbers("low", low)
-        self.high = _numbers("high", high)
+        self.low, self.high = _alike("low", low, "high", high)
         self.how = how
+        check_bounds(self)
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any], how: How = "clip") -> Self:
@@ -89,11 +94,15 @@ class Normalization:
             variance: variances, as many.
             epsilon: added to the variance.
             clip: what normalised elements are limited to; `inf` for no limit.
+
+        Raises:
+            ConfigError: there are not as many means as variances, or a mean is not finite, a variance negative or NaN,
+                or the clip not above 0.
         """
-        self.mean = _numbers("mean", mean)
-        self.variance = _numbers("variance", variance)
-        self.epsilon = float(epsilon)
-        self.clip = float(clip)
+        self.mean, self.variance = _alike("mean", mean, "variance", variance)
+        self.epsilon = _number("epsilon", epsilon)
+        self.clip = _number("clip", clip)
+        check_normalization(self)
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:
@@ -147,12 +156,30 @@ def by_name(model: ModelModule, given: Normalization | dict[str, Normalization] 
     return {names[0]: given}
 
 
-def _numbers(name: str, given: npt.ArrayLike) -> list[float]:
+def _alike(name: str, given: npt.ArrayLike, other: str, more: npt.ArrayLike) -> tuple[list[float], list[float]]:
+    """The numbers of two arrays of one shape."""
+    first, second = _array(name, given), _array(other, more)
+    # Where the counts differ, the engine says so.
+    if first.size == 0 or (first.shape != second.shape and first.size == second.size):
+        raise ConfigError(
+            f"{name} and {other} must be arrays of one shape, with a number for each element, but came with the shapes "
+            f"{first.shape} and {second.shape}"
+        )
+    return first.reshape(-1).tolist(), second.reshape(-1).tolist()
+
+
+def _number(name: str, given: npt.ArrayLike) -> float:
+    array = _array(name, given)
+    if array.ndim > 0:
+        raise ConfigError(f"{name} must be one number, but {given!r} came")
+    return float(array)
+
+
+def _array(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
     try:
-        array = np.asarray(given, np.float64)
+        return np.asarray(given, np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name} must be numbers, but {given!r} came: {error}") from None
-    return array.reshape(-1).tolist()
 
 
 def _for_json(numbers: list[float]) -> list[float | str]:

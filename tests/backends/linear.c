@@ -135,12 +135,23 @@ static relevo_failure *forward(relevo_session *session, const relevo_tensor *inp
 static void release_session(relevo_session *session) { free(session); }
 static void release_model(relevo_model *model) { free(model); }
 
+static relevo_failure *devices(void *context, relevo_each_device each, void *each_context) {
+    (void)context;
+    each(each_context, (relevo_text)TEXT("cpu"), (relevo_text){NULL, 0});
+    each(each_context, (relevo_text)TEXT("cuda:0"), (relevo_text)TEXT("linear models run on the cpu alone; wait"));
+    return NULL;
+}
+
+/* A writer that knows less of the table says so by its size. */
+#ifndef SIZE
+#define SIZE sizeof(relevo_backend)
+#endif
 #ifndef VERSION
 #define VERSION RELEVO_ABI_VERSION
 #endif
 
 static const relevo_backend table = {
-    .size = sizeof table,
+    .size = SIZE,
     .abi_version = VERSION,
     .format = TEXT("linear"),
     .version = TEXT("0.1"),
@@ -153,6 +164,7 @@ static const relevo_backend table = {
     .release_session = release_session,
     .release_model = release_model,
     .release_failure = release_failure,
+    .devices = devices,
 };
 
 const relevo_backend *linear_backend(void) { return &table; }

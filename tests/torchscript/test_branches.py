@@ -140,6 +140,84 @@ class Recurrent(nn.Module):
         return self.linear(y[0]), after
 
 
+class ByWidth(Policy):
+    """What a row is like, all rows share: only the first axis counts them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, width = x.shape
+        y = torch.zeros(rows, 3)
+        if x.size(-1) == 6 and x.shape[1] > 2 and width < 100:
+            y = y + self.linear(x)
+        for column in range(width):
+            y = y + x[:, column : column + 1]
+        return y
+
+
+class ByWidthOfACopy(Policy):
+    """Of other tensors than the inputs it is not known which axis counts rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.t().size(1) > 20:
+            return self.linear(x) * 0
+        return self.linear(x)
+
+
+class Resized(Policy):
+    def forward(self, x: Tensor) -> Tensor:
+        x.unsqueeze_(1)
+        if x.size(0) > 20:
+            return self.linear(x.squeeze(1)) * 0
+        return self.linear(x.squeeze(1))
+
+
+class ByRowsUnpacked(Policy):
+    def forward(self, x: Tensor) -> Tensor:
+        rows, _ = x.shape
+        if rows > 20 or x.shape[-2] > 30:
+            return self.linear(x) * 0
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("kind", [ByWidthOfACopy, Resized, ByRowsUnpacked])
+def test_sizes_that_may_count_rows(scripted: Load, kind: type[Policy]) -> None:
+    assert "decides for a whole batch" in scripted(kind()).contract.batch_reason
+
+
+def test_a_size_of_a_row_decides_nothing_for_a_batch(scripted: Load) -> None:
+    module = ByWidth()
+    model = scripted(module, shapes={"x": (6,)})
+    assert model.contract.batch == "dynamic", model.contract.batch_reason
+    obs = np.random.default_rng(0).standard_normal((24, 6)).astype(np.float32)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(obs)).numpy()
+    with relevo.AgentBuilder().default_model(model, head="raw").actor_count(24).build() as agent:
+        np.testing.assert_allclose(agent.actors().act(obs).action, expected, atol=5e-5, rtol=5e-5)
+
+
+class Window(nn.Module):
+    """Rows behind the steps of a sequence, which a loop goes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(5, 8)
+        self.linear = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros(x.size(0), 8)
+        for step in range(x.size(1)):
+            h = self.cell(x[:, step], h)
+        return self.linear(h)
+
+
+def test_a_loop_over_the_steps_of_a_window(scripted: Load) -> None:
+    module = Window()
+    model = scripted(module, shapes={"x": (4, 5)})
+    assert model.contract.batch == "dynamic", model.contract.batch_reason
+    x = torch.randn(9, 4, 5)
+    with torch.no_grad():
+        np.testing.assert_allclose(model.forward({"x": x.numpy()})["output_0"], module(x).numpy(), atol=5e-5)
+
+
 @pytest.mark.parametrize("kind", [Fixed, Recurrent])
 def test_what_only_looks_like_a_decision(scripted: Load, kind: type[nn.Module]) -> None:
     contract = scripted(kind()).contract

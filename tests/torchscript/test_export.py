@@ -318,3 +318,86 @@ def test_what_a_stable_baselines_model_knows_is_not_given_again(tmp_path: Path) 
 def test_the_path_of_a_model_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(relevo.ConfigError, match=r"the path ppo\.zip came; load it first .*PPO\.load"):
         relevo.export.to_onnx("ppo.zip", tmp_path / "p.onnx")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("actions", "options"),
+    [
+        (gym.spaces.Discrete(3), {}),
+        (gym.spaces.MultiDiscrete([2, 3]), {"enable_critic_lstm": False}),
+        (gym.spaces.Box(-2, 2, (2,), np.float32), {"n_lstm_layers": 2}),
+        (gym.spaces.Discrete(3), {"enable_critic_lstm": False, "shared_lstm": True}),
+    ],
+    ids=["discrete", "multi-discrete", "continuous", "shared"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_recurrent_policies(
+    export: Callable[..., relevo.export.ExportReport], actions: gym.Space[Any], options: dict[str, Any]
+) -> None:
+    """Actors of a file, one of whom begins anew, against the library's own `predict` over the same steps."""
+    library = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed")
+    model = library.RecurrentPPO(
+        "MlpLstmPolicy",
+        World(BOX, actions),
+        n_steps=8,
+        batch_size=8,
+        device="cpu",
+        policy_kwargs={"lstm_hidden_size": 8, **options},
+    )
+    with torch.no_grad():
+        for weights in model.policy.parameters():
+            weights.normal_(std=0.7)
+    report = export(model)
+    assert report.contract is not None
+    count = 4 if options.get("enable_critic_lstm", True) else 2
+    assert [state.input for state in report.contract.states] == [
+        "lstm_h_in", "lstm_c_in", "vf_lstm_h_in", "vf_lstm_c_in",
+    ][:count]  # fmt: skip
+    loaded = relevo.ModelModule.load_from_path(report.path)
+    random, state, starts = np.random.default_rng(1), None, np.ones(4, bool)
+    with relevo.AgentBuilder().default_model(loaded, bounds=report.bounds).actor_count(4).build() as agent:
+        actors = agent.actors()
+        for step in range(6):
+            if step == 4:
+                assert agent.update_model(model) == 2
+            rows = random.standard_normal((4, 4)).astype(np.float32)
+            expected, state = model.predict(rows, state=state, episode_start=starts, deterministic=True)
+            np.testing.assert_allclose(actors.act(rows, deterministic=True).action, expected, atol=1e-4)
+            starts = np.array([False, step == 2, False, False])
+            actors.observe(0.0, terminated=starts)
+
+
+def test_normalised_observations_of_a_recurrent_policy(export: Callable[..., relevo.export.ExportReport]) -> None:
+    library = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed")
+    model = library.RecurrentPPO(
+        "MlpLstmPolicy", World(BOX, gym.spaces.Discrete(2)), n_steps=8, batch_size=8, device="cpu"
+    )
+    statistics = relevo.Normalization([1, 2, 3, 4], [1, 4, 9, 16])
+    report = export(model, normalization=statistics)
+    rows = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32) * 5
+    with relevo.AgentBuilder().default_model(report.path).actor_count(3).build() as agent:
+        own = agent.actors().act(rows, deterministic=True).action
+    normal = ((rows - statistics.mean) / np.sqrt(np.array(statistics.variance) + 1e-8)).clip(-10, 10)
+    np.testing.assert_array_equal(own, model.predict(normal.astype(np.float32), deterministic=True)[0])
+
+
+@pytest.mark.parametrize("make", [torch_modules.ActorCritic, torch_modules.CleanRLContinuous])
+def test_weights_with_nan_are_not_written(form: str, tmp_path: Path, make: Callable[[], Any]) -> None:
+    module = make()
+    names = {} if make is torch_modules.CleanRLContinuous else {"outputs": ["logits", "value"]}
+    name, weights = next((name, own) for name, own in module.named_parameters() if name.startswith("critic"))
+    with torch.no_grad():
+        weights.reshape(-1)[-1] = torch.nan
+    with pytest.raises(
+        relevo.ExportError, match=rf"has NaN in 1 of its weights, the first of which is {name}.*nothing"
+    ):
+        EXPORTS[form](module, tmp_path / f"policy.{form}", BOX, **names)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_module_without_values_is_not_written(form: str, tmp_path: Path) -> None:
+    with torch.device("meta"):
+        module = torch_modules.ActorCritic()
+    with pytest.raises(relevo.ExportError, match=r"no values in 6 of its weights.*`meta`.*nothing was written"):
+        EXPORTS[form](module, tmp_path / f"policy.{form}", BOX, outputs=["logits", "value"])
+    assert list(tmp_path.iterdir()) == []

@@ -183,6 +183,22 @@ def test_weights_with_nan_are_refused(serving: Callable[..., relevo.Agent]) -> N
     assert agent.get_model_version()[0] == 1
 
 
+def test_a_module_without_values_is_refused(serving: Callable[..., relevo.Agent]) -> None:
+    agent = serving(torch_modules.ActorCritic(), outputs=["logits", "value"])
+    before = actions(agent)
+    with torch.device("meta"):
+        empty = torch_modules.ActorCritic()
+    with pytest.raises(relevo.ContractError, match=r"no values in 6 of its weights, .*body\.0\.weight.*`meta`"):
+        agent.update_model(empty)
+    np.testing.assert_array_equal(actions(agent), before)
+    # A buffer alone is enough.
+    partly = torch_modules.ActorCritic()
+    partly.register_buffer("scale", torch.ones(1, device="meta"))
+    with pytest.raises(relevo.ContractError, match="no values in 1 of its weights, the first of which is scale"):
+        agent.update_model(partly)
+    assert agent.get_model_version()[0] == 1
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [

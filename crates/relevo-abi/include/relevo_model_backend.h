@@ -142,12 +142,16 @@ typedef struct relevo_session relevo_session;
  * until forward returns, and what is in it then is the output. */
 typedef void *(*relevo_allocate)(void *context, size_t position, relevo_dtype dtype, const int64_t *shape, int32_t ndim);
 
+/* Takes in one device of those that models might run on: its name, and why it cannot be used with what to do about it
+ * behind the last "; ", or an empty text where it can. */
+typedef void (*relevo_each_device)(void *context, relevo_text name, relevo_text fault);
+
 /* No function may let an exception or a panic out. Those that can fail give null, or a failure that the caller hands to
  * release_failure. Models may be used by many threads at a time, a session by one. */
 typedef struct {
     size_t size;
     uint32_t abi_version;
-    void *context;       /* first argument of the next three */
+    void *context;       /* first argument of the next three, and of devices */
     relevo_text format;  /* "torchscript" */
     relevo_text version; /* for people: "0.1.0, torch 2.13.0" */
 
@@ -171,6 +175,10 @@ typedef struct {
     void (*release_session)(relevo_session *session);
     void (*release_model)(relevo_model *model);
     void (*release_failure)(relevo_failure *failure);
+
+    /* Tells `each` of the devices; the texts need last no longer than that call. Appended in version 1.1: a table that ends
+     * before it, or has null here, is that of a backend that runs on the CPU alone. */
+    relevo_failure *(*devices)(void *context, relevo_each_device each, void *each_context);
 } relevo_backend;
 
 #ifdef __cplusplus

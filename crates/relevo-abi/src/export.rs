@@ -57,6 +57,15 @@ pub struct Options {
     pub shapes: BTreeMap<String, Vec<usize>>,
 }
 
+/// A device that models might run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// What [`Options::device`] calls it.
+    pub name: String,
+    /// Why it cannot be used, and behind the last `"; "` what to do about it; `None` where it can.
+    pub fault: Option<String>,
+}
+
 /// An input or output; a dimension of `None` is known only when the model runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
@@ -118,6 +127,14 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Whether a file of these bytes is one of the format.
     fn recognises(&self, bytes: &[u8]) -> bool;
+
+    /// The devices that models might run on here, the usable ones among them.
+    ///
+    /// # Errors
+    /// Where they cannot be asked for.
+    fn devices(&self) -> Result<Vec<Device>> {
+        Ok(vec![Device { name: "cpu".into(), fault: None }])
+    }
 
     /// Loads a model.
     fn load(&self, source: Source<'_>, options: &Options) -> Result<Self::Model>;
@@ -205,6 +222,7 @@ pub fn table<B: Backend>(backend: B) -> &'static BackendTable {
         release_session: release_session::<<B::Model as Model>::Session>,
         release_model: release_model::<B::Model>,
         release_failure,
+        devices: Some(devices::<B>),
     }))
 }
 
@@ -241,6 +259,25 @@ unsafe extern "C" fn recognises<B: Backend>(context: *mut c_void, bytes: Bytes<'
     // SAFETY: as in `accepts`.
     let (backend, bytes) = unsafe { (&*context.cast::<B>().cast_const(), bytes.get()) };
     guarded(FailureKind::ModelLoad, || Ok(backend.recognises(bytes))).unwrap_or(false)
+}
+
+unsafe extern "C" fn devices<B: Backend>(
+    context: *mut c_void,
+    each: table::EachDevice,
+    each_context: *mut c_void,
+) -> *mut data::Failure {
+    // SAFETY: as in `accepts`.
+    let backend = unsafe { &*context.cast::<B>().cast_const() };
+    match guarded(FailureKind::DeviceUnavailable, || backend.devices()) {
+        Ok(devices) => {
+            for Device { name, fault } in &devices {
+                // SAFETY: the caller gives both, and the texts live for the call.
+                unsafe { each(each_context, Text::of(name), Text::of(fault.as_deref().unwrap_or_default())) };
+            }
+            ptr::null_mut()
+        }
+        Err(failure) => give(failure),
+    }
 }
 
 unsafe extern "C" fn load<B: Backend>(

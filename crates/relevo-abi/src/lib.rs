@@ -19,7 +19,7 @@ use std::ffi::CStr;
 pub use data::{
     BatchKind, Bytes, DType, Description, Device, Dim, Failure, FailureKind, Slice, StateLink, Tensor, TensorSpec, Text,
 };
-pub use table::{Allocate, BackendTable, ModelHandle, Options, RowShape, SessionHandle, Source};
+pub use table::{Allocate, BackendTable, EachDevice, ModelHandle, Options, RowShape, SessionHandle, Source};
 
 /// The version of the table.
 pub const ABI_VERSION: u32 = 1;

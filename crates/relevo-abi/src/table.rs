@@ -63,18 +63,22 @@ pub type Allocate = unsafe extern "C" fn(
     ndim: i32,
 ) -> *mut c_void;
 
+/// Takes in a device: its name, and what keeps models from it with what to do about that, or an empty text. The texts last
+/// for the call.
+pub type EachDevice = unsafe extern "C" fn(context: *mut c_void, name: Text<'_>, fault: Text<'_>);
+
 /// What a backend is, for Relevo.
 ///
 /// No function lets a panic or an exception out. Those that can fail give null, or a failure that goes back by
 /// `release_failure`. Models may be used by many threads at a time, a session by one.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct BackendTable {
     /// Bytes of this struct.
     pub size: usize,
     /// [`ABI_VERSION`](crate::ABI_VERSION) of whoever made it.
     pub abi_version: u32,
-    /// First argument of the next three functions.
+    /// First argument of the next three functions, and of `devices`.
     pub context: *mut c_void,
     /// The format's name: `torchscript`.
     pub format: Text<'static>,
@@ -115,6 +119,31 @@ pub struct BackendTable {
     pub release_model: unsafe extern "C" fn(model: *mut ModelHandle),
     /// Takes a failure back.
     pub release_failure: unsafe extern "C" fn(failure: *mut Failure),
+    /// Tells of the devices that models might run on. Appended in version 1.1 of this crate: an older table ends before it, which is
+    /// as `None`, a backend that runs on the CPU alone.
+    pub devices:
+        Option<unsafe extern "C" fn(context: *mut c_void, each: EachDevice, each_context: *mut c_void) -> *mut Failure>,
+}
+
+impl BackendTable {
+    /// Bytes of the shortest table that is read: everything up to `release_failure`.
+    pub const LEAST_SIZE: usize = std::mem::offset_of!(Self, devices);
+
+    /// The table at `table`, with what its writer did not know yet left out.
+    ///
+    /// # Safety
+    /// The pointer must lead to a table of this [`ABI_VERSION`](crate::ABI_VERSION), of `size` bytes, which are at least
+    /// [`LEAST_SIZE`](Self::LEAST_SIZE).
+    pub unsafe fn read(table: *const Self, size: usize) -> Self {
+        let mut whole = std::mem::MaybeUninit::<Self>::zeroed();
+        let known = size.min(size_of::<Self>());
+        // SAFETY: so many bytes are there, promised by the caller. What is missing stays zero, which is `None` for the
+        // functions behind `LEAST_SIZE`, and the bytes before are those of a table.
+        unsafe {
+            std::ptr::copy_nonoverlapping(table.cast::<u8>(), whole.as_mut_ptr().cast(), known);
+            whole.assume_init()
+        }
+    }
 }
 
 // SAFETY: the table is only read, and its functions may be called from every thread.

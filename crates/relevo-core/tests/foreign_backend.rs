@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     path::Path,
     sync::{
@@ -18,13 +19,18 @@ use relevo_abi::{
 };
 use relevo_core::{
     Error,
-    policy::{Backend, Batch, ForeignBackend, LoadOptions, ModelSource, Session},
+    policy::{Backend, Batch, Device, ForeignBackend, LoadOptions, ModelSource, Session},
     spec::{DType as OwnDType, Dim},
     tensor::{Tensor, TensorView, as_bytes},
 };
 
 /// Models and sessions of [`Adder`] that are alive.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Whether asking for devices panics.
+    static PANICS: Cell<bool> = const { Cell::new(false) };
+}
 
 struct Adder;
 
@@ -65,6 +71,13 @@ impl export::Backend for Adder {
     fn recognises(&self, bytes: &[u8]) -> bool {
         assert_ne!(bytes, b"panic", "no such bytes");
         bytes == b"adder"
+    }
+
+    fn devices(&self) -> export::Result<Vec<export::Device>> {
+        assert!(!PANICS.with(Cell::get), "no devices");
+        let device =
+            |name: &str, fault: Option<&str>| export::Device { name: name.into(), fault: fault.map(Into::into) };
+        Ok(vec![device("cpu", None), device("cuda:1", Some("it is elsewhere; fetch it"))])
     }
 
     fn load(&self, source: Source<'_>, options: &Options) -> export::Result<Sum> {
@@ -209,6 +222,25 @@ fn failures_and_panics_become_errors() {
 }
 
 #[test]
+fn devices_are_told_unless_the_table_ends_before_them() {
+    let device = |name: &str, fault: Option<&str>| Device { name: name.into(), fault: fault.map(Into::into) };
+    assert_eq!(
+        backend().devices().unwrap(),
+        [device("cpu", None), device("cuda:1", Some("it is elsewhere; fetch it"))]
+    );
+    let mut older = export::table(Adder).clone();
+    older.size = BackendTable::LEAST_SIZE;
+    // SAFETY: it is longer than it says, and stays.
+    let older = unsafe { ForeignBackend::new("relevo-adder", Box::leak(Box::new(older))) }.unwrap();
+    assert_eq!(older.devices().unwrap(), [device("cpu", None)]);
+
+    PANICS.set(true);
+    let panicked = backend().devices().err().unwrap();
+    PANICS.set(false);
+    assert!(matches!(panicked, Error::DeviceUnavailable(reason) if reason.contains("panicked: no devices")));
+}
+
+#[test]
 fn sessions_are_given_back() {
     // Other tests hold some meanwhile, so it is the difference of many that counts.
     let model = load("one.adder").unwrap();
@@ -233,7 +265,7 @@ fn tables_that_do_not_fit_are_refused() {
     assert!(newer.ends_with("pip install --upgrade relevo"), "{newer}");
     let older = refusal(|table| table.abi_version = 0);
     assert!(older.ends_with("pip install --upgrade relevo-adder"), "{older}");
-    let short = refusal(|table| table.size -= 8);
-    let size = size_of::<BackendTable>();
+    let short = refusal(|table| table.size = BackendTable::LEAST_SIZE - 8);
+    let size = BackendTable::LEAST_SIZE;
     assert!(short.contains(&format!("{} bytes", size - 8)) && short.contains(&size.to_string()), "{short}");
 }

@@ -178,6 +178,17 @@ pub(crate) fn is_finite(tensor: &Tensor) -> bool {
     }
 }
 
+/// Whether a number is NaN or plus infinity. Minus infinity is what masks make.
+pub(crate) fn is_spoilt(tensor: &Tensor) -> bool {
+    let is_spoilt = |number: f64| number.is_nan() || number == f64::INFINITY;
+    match tensor.dtype() {
+        DType::Float16 => tensor.values::<u16>().iter().any(|bits| (bits & 0x7FFF) > 0x7C00 || *bits == 0x7C00),
+        DType::Float32 => floats(tensor.bytes()).any(is_spoilt),
+        DType::Float64 => doubles(tensor.bytes()).any(is_spoilt),
+        _ => false,
+    }
+}
+
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f64> {
     bytes.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_ne_bytes(*bytes)))
 }

@@ -19,6 +19,7 @@ use crate::{
     agreement::{self, Tolerance},
     rewrite::{self, BATCH, Plan, Targets},
     session::OnnxSession,
+    stretch::Shapes,
 };
 
 /// Sizes of the batches that are tried; the largest is what [`agreement::rows`] gives.
@@ -85,7 +86,7 @@ pub(crate) fn rewritten(original: &Original<'_>, session: &mut OnnxSession, buil
     };
     let (mut tried, mut first_reason) = (HashSet::new(), None);
     for plan in &plans {
-        let attempt = rewrite::rewrite(original.bytes, plan, &trial.targets).and_then(|bytes| {
+        let attempt = rewrite::rewrite(original.bytes, plan, &trial.targets, &trial.shapes).and_then(|bytes| {
             // Where no constant may be read in two ways, two plans give one file.
             let new = tried.insert(BuildHasherDefault::<DefaultHasher>::new().hash_one(&bytes));
             if new { Ok(Some((trial.outputs(plan, &bytes)?, bytes))) } else { Ok(None) }
@@ -142,7 +143,11 @@ fn plans(inputs: &[TensorSpec]) -> Option<Vec<Plan>> {
         let mut axes = axes.clone();
         let second = either.iter().enumerate().filter(|(index, _)| subset >> index & 1 == 1);
         axes.extend(second.map(|(_, name)| (name.clone(), 1)));
-        Plan { axes, reshape_axis }
+        let mut plan = Plan { axes, reshape_axis, source: (String::new(), 0) };
+        if let Some(first) = inputs.first() {
+            plan.source = (first.name.clone(), plan.axis(first));
+        }
+        plan
     };
     Some(subsets.into_iter().flat_map(|subset| [(subset, 0), (subset, 1)]).map(plan).collect())
 }
@@ -174,6 +179,7 @@ struct Trial<'a> {
     inside: Answers,
     names: Vec<String>,
     targets: Targets,
+    shapes: Shapes,
 }
 
 /// Rows and what the original graph makes of each.
@@ -231,20 +237,18 @@ impl<'a> Trial<'a> {
         let mut inside = rewrite::with_all_outputs(original.bytes).and_then(|bytes| build(&bytes)).map_err(cannot)?;
         let names = names(&inside);
         let inside = Answers::new(original.inputs, 0, &mut inside).map_err(cannot)?;
+        let sizes = |output: &Tensor| output.shape().iter().map(|&size| size as i64).collect();
+        let shapes: Shapes = names.iter().cloned().zip(inside.outputs[0].iter().map(sizes)).collect();
         let mut targets = Targets::new();
         for (target, outputs) in rewrite::reshapes(original.bytes)? {
-            let shape = |name: &&str| {
-                let position = names.iter().position(|known| known == name)?;
-                Some(inside.outputs[0][position].shape().iter().map(|&size| size as i64).collect::<Vec<_>>())
-            };
-            let shapes: Vec<_> = outputs.iter().filter_map(shape).collect();
-            if let [first, rest @ ..] = &shapes[..]
+            let made: Vec<_> = outputs.iter().filter_map(|output| shapes.get(*output)).collect();
+            if let [first, rest @ ..] = &made[..]
                 && rest.iter().all(|other| other == first)
             {
-                targets.insert(target.to_owned(), first.clone());
+                targets.insert(target.to_owned(), (*first).clone());
             }
         }
-        Ok(Self { original, build, sets, inside, names, targets })
+        Ok(Self { original, build, sets, inside, names, targets, shapes })
     }
 
     /// The declarations of the rewritten graph's outputs, if it gives a batch what the original gives its rows.
@@ -305,7 +309,7 @@ fn names(session: &OnnxSession) -> Vec<String> {
 }
 
 /// Runs every output of a session.
-fn run(session: &mut OnnxSession, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+pub(crate) fn run(session: &mut OnnxSession, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     let views: Vec<_> = inputs.iter().map(Tensor::view).collect();
     let wanted: Vec<_> = (0..session.outputs().len()).collect();
     let mut outputs: Vec<_> = wanted.iter().map(|_| Tensor::zeros(DType::Float32, &[0])).collect();

@@ -6,7 +6,10 @@ use ort::sys::ONNXTensorElementDataType;
 use prost::Message;
 use relevo_core::spec::{DType, Dim, TensorSpec};
 
-use crate::proto::{AttributeProto, DimProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::{
+    proto::{AttributeProto, DimProto, GraphProto, InitializerProto, ModelProto, NodeProto, ValueInfoProto},
+    widths::{self, Told},
+};
 
 /// Operators that draw random numbers, and take an attribute `seed`.
 pub(crate) const RANDOM_OPS: [&str; 6] =
@@ -46,6 +49,8 @@ pub(crate) struct Declaration {
     pub(crate) batch_obstacle: Option<String>,
     /// The operator, where a branch or a loop is steered by the numbers that come: by those of all rows at once.
     pub(crate) steered: Option<String>,
+    /// Sizes of inputs that weights tell.
+    pub(crate) widths: Vec<Told>,
     /// Files beside this one that hold weights, each with the bytes that it must have at least.
     pub(crate) weight_files: BTreeMap<String, u64>,
 }
@@ -80,13 +85,15 @@ impl Declaration {
             nodes.map(|node| &*node.op_type).find(|op| STEERING_OPS.contains(op))
         };
         let steered = graph.steered(&mut given.collect()).or_else(in_function).map(str::to_owned);
+        let inputs = graph
+            .inputs
+            .iter()
+            .filter(|input| !defaults.contains(input.name.as_str()))
+            .map(|input| input.spec("input"))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
-            inputs: graph
-                .inputs
-                .iter()
-                .filter(|input| !defaults.contains(input.name.as_str()))
-                .map(|input| input.spec("input"))
-                .collect::<Result<_, _>>()?,
+            widths: widths::told(&graph, &inputs),
+            inputs,
             outputs: graph.outputs.iter().map(|output| output.spec("output")).collect::<Result<_, _>>()?,
             producer: format!("{} {}", model.producer_name, model.producer_version).trim().into(),
             random_ops,
@@ -181,6 +188,18 @@ impl GraphProto {
     }
 }
 
+impl NodeProto {
+    pub(crate) fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+        self.attributes.iter().find(|attribute| attribute.name == name)
+    }
+}
+
+impl InitializerProto {
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        self.dims.iter().map(|size| usize::try_from(*size).unwrap_or(0)).collect()
+    }
+}
+
 impl AttributeProto {
     fn holds_graph(&self) -> bool {
         self.graph.is_some() || !self.graphs.is_empty()
@@ -245,7 +264,7 @@ impl DimProto {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{FunctionProto, InitializerProto, ShapeProto, TensorTypeProto, TypeProto};
+    use crate::proto::{FunctionProto, ShapeProto, TensorTypeProto, TypeProto};
 
     fn node(op_type: &str, outputs: &[&str], attributes: Vec<AttributeProto>) -> NodeProto {
         let outputs = outputs.iter().map(ToString::to_string).collect();
@@ -273,7 +292,7 @@ mod tests {
     fn inputs_with_a_default_are_not_asked_for() {
         let graph = GraphProto {
             nodes: vec![node("Add", &["y"], vec![])],
-            initializers: vec![InitializerProto { name: "w".into(), external_data: vec![] }],
+            initializers: vec![InitializerProto { name: "w".into(), ..InitializerProto::default() }],
             inputs: vec![value("x"), value("w")],
             outputs: vec![value("y"), value("w")],
             ..GraphProto::default()
@@ -290,9 +309,9 @@ mod tests {
     #[test]
     fn random_operators_are_found_in_subgraphs_and_functions() {
         let inner = GraphProto { nodes: vec![node("Multinomial", &["a"], vec![])], ..GraphProto::default() };
-        let branch = AttributeProto { graph: Some(inner), graphs: vec![] };
+        let branch = AttributeProto { graph: Some(inner), ..AttributeProto::default() };
         let other = GraphProto { nodes: vec![node("RandomUniform", &["b"], vec![])], ..GraphProto::default() };
-        let list = AttributeProto { graph: None, graphs: vec![other] };
+        let list = AttributeProto { graphs: vec![other], ..AttributeProto::default() };
         let foreign = NodeProto { domain: "my.domain".into(), ..node("RandomNormal", &["c"], vec![]) };
         let graph = GraphProto {
             nodes: vec![node("If", &["d"], vec![branch, list]), node("Multinomial", &["e"], vec![]), foreign],
@@ -321,12 +340,12 @@ mod tests {
             ..GraphProto::default()
         };
         let attribute = |op: &str| match op {
-            "If" | "Loop" => vec![AttributeProto { graph: Some(branch()), graphs: vec![] }],
+            "If" | "Loop" => vec![AttributeProto { graph: Some(branch()), ..AttributeProto::default() }],
             _ => vec![],
         };
         let graph = GraphProto {
             nodes: nodes.iter().map(|node| make(node, attribute(node.0))).collect(),
-            initializers: vec![InitializerProto { name: "w".into(), external_data: vec![] }],
+            initializers: vec![InitializerProto { name: "w".into(), ..InitializerProto::default() }],
             inputs: vec![value("x"), value("w")],
             outputs: last(nodes),
             ..GraphProto::default()

@@ -2,7 +2,7 @@
 //!
 //! ONNX Runtime itself is a shared library that is found and loaded when the first model is (`library`); nothing of it
 //! is linked in. Read on with `graph` (what a file declares), `model` (loading), `session` (one forward pass); then
-//! `fixed_batch` (a batch of 1 made any), `noise` (random operators), both of which edit the file's bytes (`wire`).
+//! `weights` (NaN in them), `fixed_batch` (a batch of 1 made any) and `noise` (random operators), all on the file's bytes (`wire`).
 
 mod agreement;
 mod device;
@@ -18,7 +18,10 @@ mod rewrite;
 #[cfg(test)]
 mod rewriter_fuzz;
 mod session;
+mod stretch;
 mod value;
+mod weights;
+mod widths;
 mod wire;
 
 use std::{

@@ -18,6 +18,7 @@ use relevo_core::{
 use sha2::{Digest, Sha256};
 
 use crate::{
+    agreement,
     device::Device,
     fixed_batch::{self, Original, Outcome},
     graph::{Declaration, dtype},
@@ -26,6 +27,8 @@ use crate::{
     noise::Noise,
     open_shapes,
     session::OnnxSession,
+    weights::{self, Suspect},
+    widths,
 };
 
 /// The format's name.
@@ -85,20 +88,36 @@ impl OnnxModel {
         };
         let declaration = Declaration::read(&bytes).map_err(fault)?;
         check_weight_files(source, &declaration).map_err(fault)?;
+        let suspects = weights::suspects(&bytes, &folder(path)).map_err(fault)?;
         let sha256 = format!("{:x}", Sha256::digest(&bytes));
         let mut noise = None;
         if !declaration.random_ops.is_empty() {
             let (seeded, seeds) = Noise::new(&bytes).map_err(fault)?;
             (bytes, noise) = (seeded, Some(seeds));
         }
-        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, steered, .. } = declaration;
-        let notes = open_shapes::fill(&mut inputs, shapes)?;
+        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, steered, widths, .. } =
+            declaration;
+        let mut notes = open_shapes::fill(&mut inputs, shapes)?;
+        let open = inputs.clone();
+        let told = widths::fill(&mut inputs, &widths);
         let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
         for (spec, outlet) in outputs.iter_mut().zip(session.outputs()) {
             correct_shape(spec, outlet.dtype());
         }
         let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
         let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+        if !told.is_empty() {
+            if fixed_batch::run(&mut first, &agreement::rows(&signature.inputs, 0)[0]).is_ok() {
+                notes.extend(told);
+            } else {
+                // What weights seemed to tell does not hold: the sizes are for the caller to give.
+                let outputs = signature.outputs.clone();
+                signature = Arc::new(Signature { path: path.into(), inputs: open, outputs });
+                first =
+                    OnnxSession::new(workshop.session(path, &of_session(&bytes, noise.as_ref()))?, signature.clone())?;
+            }
+        }
+        check_suspects(&suspects, &signature.inputs, &mut first).map_err(fault)?;
 
         let original = Original {
             bytes: &bytes,
@@ -128,6 +147,28 @@ impl OnnxModel {
     }
 }
 
+/// Fails where a weight with numbers that may be meant, as minus infinity is in a mask, makes most made-up rows come out as NaN or
+/// plus infinity.
+fn check_suspects(
+    suspects: &[Suspect],
+    inputs: &[TensorSpec],
+    session: &mut OnnxSession,
+) -> std::result::Result<(), String> {
+    let Some(Suspect { name, holds }) = suspects.first() else { return Ok(()) };
+    let rows = agreement::rows(inputs, 0);
+    // Inputs that the model does not take show nothing.
+    let answers: Vec<_> = rows.iter().filter_map(|row| fixed_batch::run(session, row).ok()).collect();
+    let spoilt = answers.iter().filter(|outputs| outputs.iter().any(agreement::is_spoilt)).count();
+    if spoilt * 2 <= answers.len() {
+        return Ok(());
+    }
+    Err(format!(
+        "its weight `{name}` holds {holds}, and {spoilt} of {} made-up rows come out as NaN or infinity; export an earlier \
+         checkpoint, or mask by a large number in place of an infinite one",
+        answers.len()
+    ))
+}
+
 /// The file's bytes for a new session.
 fn of_session<'a>(bytes: &'a [u8], noise: Option<&Noise>) -> std::borrow::Cow<'a, [u8]> {
     noise.map_or(bytes.into(), |noise| noise.seeded(bytes).into())
@@ -140,7 +181,13 @@ fn check_weight_files(source: ModelSource<'_>, declaration: &Declaration) -> std
     for (name, &needed) in &declaration.weight_files {
         let place = folder.join(name);
         match std::fs::metadata(&place) {
-            Ok(there) if there.len() >= needed => {}
+            Ok(there) if there.is_file() && there.len() >= needed => {}
+            Ok(there) if !there.is_file() => {
+                return Err(format!(
+                    "its weights lie in `{}`, which is no file; copy that file beside the model, under this name",
+                    place.display()
+                ));
+            }
             Ok(there) => {
                 return Err(format!(
                     "its weights lie in `{}`, which has {} bytes where {needed} are needed; copy that file again, or export \

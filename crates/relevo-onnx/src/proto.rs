@@ -53,6 +53,14 @@ pub(crate) struct NodeProto {
 
 #[derive(Message)]
 pub(crate) struct AttributeProto {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(int64, tag = "3")]
+    pub(crate) int: i64,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) tensor: Option<InitializerProto>,
+    #[prost(int64, repeated, tag = "8")]
+    pub(crate) ints: Vec<i64>,
     #[prost(message, optional, tag = "6")]
     pub(crate) graph: Option<GraphProto>,
     #[prost(message, repeated, tag = "11")]
@@ -61,6 +69,8 @@ pub(crate) struct AttributeProto {
 
 #[derive(Message)]
 pub(crate) struct InitializerProto {
+    #[prost(int64, repeated, tag = "1")]
+    pub(crate) dims: Vec<i64>,
     #[prost(string, tag = "8")]
     pub(crate) name: String,
     /// Where the numbers lie in another file: its name, and a place in it.

@@ -7,16 +7,23 @@ use std::{
     ops::Range,
 };
 
-use crate::wire::{self, Field, MALFORMED, Patch, messages, text};
+use crate::{
+    stretch::{self, Shapes},
+    wire::{self, Field, MALFORMED, Patch, messages, text},
+};
 
-/// Numbers of the fields of ONNX's messages that are edited here or in `noise`.
+/// Numbers of the fields of ONNX's messages that are edited here or in `noise`, or read in `weights`.
 pub(crate) mod tag {
     pub(crate) const MODEL_GRAPH: u64 = 7;
+    pub(crate) const MODEL_FUNCTION: u64 = 25;
+    pub(crate) const FUNCTION_NODE: u64 = 7;
     pub(crate) const GRAPH_NODE: u64 = 1;
     pub(crate) const GRAPH_INITIALIZER: u64 = 5;
     pub(crate) const GRAPH_INPUT: u64 = 11;
     pub(crate) const GRAPH_OUTPUT: u64 = 12;
     pub(crate) const GRAPH_VALUE_INFO: u64 = 13;
+    pub(crate) const GRAPH_SPARSE_INITIALIZER: u64 = 15;
+    pub(crate) const SPARSE_VALUES: u64 = 1;
     pub(crate) const NODE_INPUT: u64 = 1;
     pub(crate) const NODE_OUTPUT: u64 = 2;
     pub(crate) const NODE_OP_TYPE: u64 = 4;
@@ -30,10 +37,17 @@ pub(crate) mod tag {
     pub(crate) const ATTRIBUTE_INTS: u64 = 8;
     pub(crate) const ATTRIBUTE_GRAPHS: u64 = 11;
     pub(crate) const ATTRIBUTE_TYPE: u64 = 20;
+    pub(crate) const TENSOR_DIMS: u64 = 1;
     pub(crate) const TENSOR_DATA_TYPE: u64 = 2;
+    pub(crate) const TENSOR_FLOAT_DATA: u64 = 4;
+    pub(crate) const TENSOR_INT32_DATA: u64 = 5;
     pub(crate) const TENSOR_INT64_DATA: u64 = 7;
     pub(crate) const TENSOR_NAME: u64 = 8;
     pub(crate) const TENSOR_RAW_DATA: u64 = 9;
+    pub(crate) const TENSOR_DOUBLE_DATA: u64 = 10;
+    pub(crate) const TENSOR_EXTERNAL_DATA: u64 = 13;
+    pub(crate) const ENTRY_KEY: u64 = 1;
+    pub(crate) const ENTRY_VALUE: u64 = 2;
     pub(crate) const VALUE_NAME: u64 = 1;
     pub(crate) const VALUE_TYPE: u64 = 2;
     pub(crate) const TYPE_TENSOR: u64 = 1;
@@ -54,16 +68,18 @@ const INT64: i64 = 7;
 pub(crate) struct Plan {
     /// The axis of each input that is to be made symbolic, by the input's name.
     pub(crate) axes: HashMap<String, usize>,
-    /// Which axis counts the rows where the target of a Reshape begins with two ones: 0 or 1.
+    /// Which axis counts the rows where the target of a Reshape, or a constant, begins with two ones: 0 or 1.
     pub(crate) reshape_axis: usize,
+    /// An input, and the axis of it that counts the rows.
+    pub(crate) source: (String, usize),
 }
 
 /// What the targets of Reshape nodes come to for one row, by the target's name.
 pub(crate) type Targets = HashMap<String, Vec<i64>>;
 
 /// The file with every axis of the plan symbolic, and so whatever names the batch of 1 in declarations and in the constants
-/// that Reshape nodes take as their target. Weights are copied once.
-pub(crate) fn rewrite(bytes: &[u8], plan: &Plan, targets: &Targets) -> Result<Vec<u8>, String> {
+/// that Reshape nodes take as their target, and with constants stretched where they meet the batch. Weights are copied once.
+pub(crate) fn rewrite(bytes: &[u8], plan: &Plan, targets: &Targets, shapes: &Shapes) -> Result<Vec<u8>, String> {
     let graph = graph(bytes)?;
     let reshape_axis = plan.reshape_axis;
     let mut patch = Patch::new(bytes);
@@ -97,7 +113,7 @@ pub(crate) fn rewrite(bytes: &[u8], plan: &Plan, targets: &Targets) -> Result<Ve
                 _ => {}
             }
         }
-        Ok(())
+        stretch::stretch(patch, bytes, &graph, plan, shapes)
     })?;
     Ok(patch.finish())
 }
@@ -116,7 +132,7 @@ pub(crate) fn with_all_outputs(bytes: &[u8]) -> Result<Vec<u8>, String> {
         }
         for output in messages(bytes, node.body, tag::NODE_OUTPUT)? {
             let name = std::str::from_utf8(&bytes[output.body]).map_err(|_| MALFORMED)?;
-            if !name.is_empty() && known.insert(name) {
+            if !name.is_empty() && !name.starts_with(stretch::PREFIX) && known.insert(name) {
                 added.extend(wire::message(tag::GRAPH_OUTPUT, &wire::message(tag::VALUE_NAME, name.as_bytes())));
             }
         }

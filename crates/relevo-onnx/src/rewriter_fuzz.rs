@@ -50,7 +50,8 @@ fn edit_everything(bytes: &[u8]) {
         let axes = HashMap::from([("obs".to_owned(), 0), ("x".to_owned(), 1)]);
         let targets = rewrite::reshapes(bytes).unwrap_or_default();
         let targets = targets.into_keys().map(|name| (name.to_owned(), vec![1, 1, 6])).collect();
-        let _ = rewrite::rewrite(bytes, &Plan { axes, reshape_axis }, &targets);
+        let _ =
+            rewrite::rewrite(bytes, &Plan { axes, reshape_axis, source: ("obs".into(), 0) }, &targets, &HashMap::new());
     }
     let _ = rewrite::with_all_outputs(bytes);
     if let Ok((edited, noise)) = Noise::new(bytes) {
@@ -157,7 +158,7 @@ fn assert_same(alone: &Tensor, together: &Tensor, name: &str) {
 type Step = (usize, usize, usize, i64, i64);
 
 /// How many operators [`node`] knows.
-const OPERATORS: usize = 22;
+const OPERATORS: usize = 24;
 
 fn ints(name: &str, values: &[i64]) -> Vec<u8> {
     let packed: Vec<_> = values.iter().flat_map(|&value| written(value as u64)).collect();
@@ -221,6 +222,8 @@ fn node(
         18 => ("Tanh", vec![first], vec![]),
         19 => ("Sign", vec![first], vec![]),
         20 => ("LpNormalization", vec![first], vec![int("axis", axis)]),
+        21 => ("Concat", vec![first, if small & 1 == 0 { "v" } else { "u" }.into()], vec![int("axis", axis)]),
+        22 => ("Concat", vec!["w".into(), first], vec![int("axis", axis)]),
         _ => ("InstanceNormalization", vec![first, "s".into(), "s".into()], vec![]),
     };
     let inputs: Vec<_> = inputs.iter().flat_map(|name| message(1, name.as_bytes())).collect();
@@ -245,6 +248,8 @@ fn file(steps: &[Step]) -> Vec<u8> {
     let weights: Vec<_> = (0..36_u8).flat_map(|index| (f32::from(index * 7 % 11) / 5.0 - 1.0).to_le_bytes()).collect();
     graph.extend(initializer("w", &[6, 6], 1, &weights));
     graph.extend(initializer("s", &[1], 1, &1_f32.to_le_bytes()));
+    graph.extend(initializer("v", &[1, 6], 1, &weights[..24]));
+    graph.extend(initializer("u", &[1, 1, 6], 1, &weights[24..48]));
     for (name, values) in &constants {
         let raw: Vec<_> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         graph.extend(initializer(name, &[values.len() as u64], 7, &raw));
@@ -304,8 +309,8 @@ fn a_real_file_with_exchanged_bytes_is_rewritten_rightly_or_not_at_all() {
 fn what_is_not_known_stays() {
     let unknown = message(99, b"of a later version");
     let graph = [&file(&[(18, 0, 0, 0, 0)])[..], &unknown].concat();
-    let plan = Plan { axes: HashMap::from([("obs".to_owned(), 0)]), reshape_axis: 0 };
-    let edited = rewrite::rewrite(&graph, &plan, &HashMap::new()).unwrap();
+    let plan = Plan { axes: HashMap::from([("obs".to_owned(), 0)]), reshape_axis: 0, source: ("obs".into(), 0) };
+    let edited = rewrite::rewrite(&graph, &plan, &HashMap::new(), &HashMap::new()).unwrap();
     assert!(edited.ends_with(&unknown));
     let before = Declaration::read(&graph).unwrap();
     let after = Declaration::read(&edited).unwrap();

@@ -93,11 +93,12 @@ impl Actors {
             if let Some(baton) = baton {
                 baton.keep();
             }
-            return signals.or(result).map(ActionBatch::new);
+            return signals.or(result).map(|results| ActionBatch::new(results, arguments.observations.device(py)));
         }
         let call = arguments.write(call)?;
         let options = arguments.options();
-        detach(py, || call.run(&options)).map(ActionBatch::new)
+        let results = detach(py, || call.run(&options))?;
+        Ok(ActionBatch::new(results, arguments.observations.device(py)))
     }
 
     #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True)")]
@@ -120,7 +121,8 @@ impl Actors {
         let call = arguments.begin(py, &this.group)?;
         let ticket = arguments.submit(call, Caller::Turns)?;
         let event_loop = this.event_loop.of(&running)?;
-        Ok(EventLoop::wait_for(&event_loop, &running, ticket)?.into_any())
+        let device = arguments.observations.device(py);
+        Ok(EventLoop::wait_for(&event_loop, &running, ticket, device)?.into_any())
     }
 
     #[pyo3(signature = (reward, terminated=None, truncated=None, final_obs=None), text_signature = "($self, reward, terminated=False, truncated=False, final_obs=None)")]

@@ -218,15 +218,10 @@ impl Agent {
         py: Python<'_>,
         model: &Bound<'_, PyAny>,
         policy: &str,
-        version: Option<i64>,
+        version: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         let slot = self.runtime.policy(policy).map_err(|error| to_python(&error))?;
-        let version = version
-            .map(|version| {
-                u64::try_from(version)
-                    .map_err(|_| error::config(&format!("a version must be a number above 0, but is {version}")))
-            })
-            .transpose()?;
+        let version = version.map(version_number).transpose()?;
         let model = update::load(py, model, &slot)?;
         detach_and_log(py, || self.runtime.update_model(policy, model, version))
     }
@@ -448,6 +443,14 @@ fn whole_number(what: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     })
 }
 
+/// The number of a version that is given.
+fn version_number(given: &Bound<'_, PyAny>) -> PyResult<u64> {
+    given.extract().map_err(|_| {
+        let came = given.repr().map_or_else(|_| "something else".into(), |text| text.to_string());
+        error::config(&format!("a version must be a whole number above 0 and below 2**64, but {came} came"))
+    })
+}
+
 fn slot(name: &str, model: LoadedModel, options: PolicyOptions) -> relevo_core::Result<Arc<PolicySlot>> {
     PolicySlot::new(name, model, options).map(Arc::new)
 }
@@ -462,8 +465,12 @@ fn broadcast<'py>(given: &Bound<'py, PyAny>, rows: usize) -> PyResult<Bound<'py,
         [1, rest @ ..] if rows != 1 => {
             let shape: Vec<usize> = std::iter::once(rows).chain(rest.iter().copied()).collect();
             let shape = PyTuple::new(given.py(), shape)?;
-            array::numpy_function(given.py(), "broadcast_to")?.call1((array.object(), shape))
+            match array.device() {
+                None => array::numpy_function(given.py(), "broadcast_to")?.call1((array.object(), shape)),
+                Some(_) => given.call_method1("expand", (shape,)),
+            }
         }
+        _ if array.device().is_some() => Ok(given.clone()),
         _ => Ok(array.object().clone().into_any()),
     }
 }

@@ -15,10 +15,14 @@ use pyo3::{
 };
 use relevo_core::spec::{DType, shape_text};
 
-use crate::{error::contract, once::Once};
+use crate::{error::contract, once::Once, tensor_device::TensorDevice};
 
 /// A C-contiguous, aligned array in native byte order.
-pub(crate) struct Contiguous<'py>(Bound<'py, PyUntypedArray>);
+pub(crate) struct Contiguous<'py> {
+    array: Bound<'py, PyUntypedArray>,
+    /// Where it was copied from, if that was a tensor on another device.
+    device: Option<TensorDevice>,
+}
 
 impl<'py> Contiguous<'py> {
     /// The object as an array; it is copied only where it is not contiguous. This may run Python code.
@@ -31,52 +35,56 @@ impl<'py> Contiguous<'py> {
             && array.is_aligned()
             && array.dtype().is_native_byteorder().unwrap_or(true)
         {
-            return Ok(Self(array.clone()));
+            return Ok(Self { array: array.clone(), device: None });
         }
         Self::copied(object).map_err(|error| no_array(object, &error))
     }
 
     fn copied(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let array = from_producer(object)?;
+        let (mut array, device) = from_producer(object)?;
         if !array.dtype().is_native_byteorder().unwrap_or(true) {
             let native = array.dtype().call_method1("newbyteorder", ("=",))?;
-            return Ok(Self(array.call_method1("astype", (native, "C"))?.cast_into()?));
+            array = array.call_method1("astype", (native, "C"))?.cast_into()?;
+        } else if !array.is_c_contiguous() || !array.is_aligned() {
+            array = array.call_method1("copy", ("C",))?.cast_into()?;
         }
-        if array.is_c_contiguous() && array.is_aligned() {
-            return Ok(Self(array));
-        }
-        Ok(Self(array.call_method1("copy", ("C",))?.cast_into()?))
+        Ok(Self { array, device })
     }
 
     /// The array in another type, by NumPy's `astype`.
     pub(crate) fn converted(&self, dtype: &str) -> PyResult<Self> {
-        Ok(Self(self.0.call_method1("astype", (dtype, "C"))?.cast_into()?))
+        Ok(Self { array: self.array.call_method1("astype", (dtype, "C"))?.cast_into()?, device: None })
+    }
+
+    /// The device of the tensor that it was copied from, if that is not the CPU.
+    pub(crate) fn device(&self) -> Option<&TensorDevice> {
+        self.device.as_ref()
     }
 
     /// Element type; `None` for types that no tensor has (objects, strings, complex numbers).
     pub(crate) fn dtype(&self) -> Option<DType> {
-        dtype_of(&self.0.dtype())
+        dtype_of(&self.array.dtype())
     }
 
     /// The array itself.
     pub(crate) fn object(&self) -> &Bound<'py, PyUntypedArray> {
-        &self.0
+        &self.array
     }
 
     /// Dimensions.
     pub(crate) fn shape(&self) -> &[usize] {
-        self.0.shape()
+        self.array.shape()
     }
 
     /// The bytes. Python code must not run while they are in use.
     pub(crate) fn bytes(&self) -> &[u8] {
-        let len = self.0.len() * self.0.dtype().itemsize();
+        let len = self.array.len() * self.array.dtype().itemsize();
         if len == 0 {
             return &[];
         }
         // SAFETY: the array is C-contiguous, so `len` bytes follow its data pointer, and it is kept alive by `self`. The
         // interpreter lock is held, and callers run no Python code while they use the bytes, so nobody writes to them.
-        unsafe { std::slice::from_raw_parts((*self.0.as_array_ptr()).fields.data.cast::<u8>(), len) }
+        unsafe { std::slice::from_raw_parts((*self.array.as_array_ptr()).fields.data.cast::<u8>(), len) }
     }
 
     /// Refuses the array unless it has this type and shape.
@@ -88,7 +96,7 @@ impl<'py> Contiguous<'py> {
         }
         let mut expected = vec![rows];
         expected.extend_from_slice(row_shape);
-        let came = self.0.dtype().str()?.to_string();
+        let came = self.array.dtype().str()?.to_string();
         let advice = if fits {
             let name = if dtype == DType::Bool { "bool".to_owned() } else { format!("numpy.{dtype}") };
             format!("convert it by numpy.asarray(…, {name})")
@@ -110,15 +118,19 @@ impl<'py> Contiguous<'py> {
 }
 
 /// NumPy's array of an object, on the memory of that where it can be. What has no `__array__`, or has one that its device
-/// forbids, is asked by DLPack.
-fn from_producer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+/// forbids, is asked by DLPack. A tensor of PyTorch on another device is copied by PyTorch, and the device told.
+fn from_producer<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyUntypedArray>, Option<TensorDevice>)> {
     let py = object.py();
     let by_dlpack = object.hasattr("__dlpack__")?;
+    if by_dlpack && let Some(device) = TensorDevice::of(object)? {
+        let array = object.call_method0("cpu")?.call_method0("numpy")?;
+        return Ok((array.cast_into()?, Some(device)));
+    }
     if !by_dlpack || object.hasattr("__array__")? {
         // `asarray`, as `ascontiguousarray` would make an array of one of a scalar.
         match numpy_function(py, "asarray")?.call1((object,)) {
             Err(_) if by_dlpack && !is_on_host(object)? => {}
-            array => return Ok(array?.cast_into()?),
+            array => return Ok((array?.cast_into()?, None)),
         }
     }
     let options = PyDict::new(py);
@@ -126,7 +138,7 @@ fn from_producer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntyp
         options.set_item("device", "cpu")?;
         options.set_item("copy", true)?;
     }
-    Ok(numpy_function(py, "from_dlpack")?.call((object,), Some(&options))?.cast_into()?)
+    Ok((numpy_function(py, "from_dlpack")?.call((object,), Some(&options))?.cast_into()?, None))
 }
 
 /// Whether the memory of an object that has `__dlpack__` is that of the CPU.

@@ -34,6 +34,7 @@ use crate::{
     error::to_python,
     once::Once,
     pending_action::{Outcome, PendingAction},
+    tensor_device::TensorDevice,
 };
 
 /// The calls of one event loop.
@@ -83,11 +84,12 @@ impl EventLoop {
         self.running.get(py)?.bind(py).upgrade()
     }
 
-    /// An awaitable for the answer to `ticket`, which was submitted in `running`, the loop itself.
+    /// An awaitable for the answer to `ticket`, which was submitted in `running`, the loop itself. The action goes to `device`.
     pub(crate) fn wait_for<'py>(
         slf: &Bound<'py, Self>,
         running: &Bound<'py, PyAny>,
         ticket: Ticket,
+        device: Option<TensorDevice>,
     ) -> PyResult<Bound<'py, PendingAction>> {
         let this = slf.get();
         let py = slf.py();
@@ -97,7 +99,7 @@ impl EventLoop {
             Some(_) => None,
             None => Some(ticket.pass().ok_or_else(|| to_python(&Error::State("the call has ended".into())))?),
         };
-        let pending = Bound::new(py, PendingAction::new(slf.clone().unbind(), ticket))?;
+        let pending = Bound::new(py, PendingAction::new(slf.clone().unbind(), ticket, device))?;
         let mut calls = this.calls.lock();
         match (known, fresh) {
             (Some(at), _) => calls.passes[at].calls.push(pending.clone().unbind()),
@@ -233,7 +235,7 @@ fn complete(py: Python<'_>, shared: SharedPass) -> PyResult<()> {
     for (call, outcome) in shared.calls.into_iter().zip(outcomes) {
         // One that was cancelled has no ticket.
         if let Some(outcome) = outcome {
-            let callbacks = call.get().end(Outcome::new(py, outcome));
+            let callbacks = call.get().end(call.get().outcome_of(py, outcome));
             ended.push((call, callbacks));
         }
     }

@@ -28,6 +28,7 @@ mod record_settings;
 mod run;
 mod run_writer;
 mod steps;
+mod tensor_device;
 mod update;
 
 use pyo3::prelude::*;
@@ -50,6 +51,7 @@ mod _core {
         machine::processors,
         model::ModelModule,
         pending_action::PendingAction,
+        policy_settings::{check_bounds, check_normalization},
         run::{Episodes, Run, repair_run},
         run_writer::RunWriter,
         steps::{StepBatches, Steps},

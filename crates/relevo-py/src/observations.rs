@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::{
     array::Contiguous,
     error::{self, to_python},
+    tensor_device::TensorDevice,
 };
 
 /// What `act` was given to observe, in the order of the policy's observation columns.
@@ -63,6 +64,11 @@ impl<'py> Observations<'py> {
     /// Their bytes, in the order of the policy's observation columns.
     pub(crate) fn bytes(&self) -> SmallVec<[&[u8]; 4]> {
         self.arrays().iter().map(Contiguous::bytes).collect()
+    }
+
+    /// The device of the first that is a tensor on another device than the CPU.
+    pub(crate) fn device(&self, py: Python<'_>) -> Option<TensorDevice> {
+        self.arrays().iter().find_map(Contiguous::device).map(|device| device.clone_ref(py))
     }
 
     fn arrays(&self) -> &[Contiguous<'py>] {

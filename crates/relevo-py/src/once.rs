@@ -1,9 +1,9 @@
-//! Python objects that are looked up once.
+//! Python objects that are looked up, or made, once.
 
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyString};
 
-/// A Python object that is looked up at its first use.
+/// A Python object that is looked up, or made, at its first use.
 ///
 /// Its lock is held with the interpreter lock alone, which a thread that forks has as well: so no child finds it locked. A
 /// `PyOnceLock` lets go of the interpreter lock while it is set, and a child that was forked off in that moment waits for ever.

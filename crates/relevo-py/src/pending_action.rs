@@ -22,7 +22,9 @@ use relevo_core::{
 };
 use smallvec::SmallVec;
 
-use crate::{action_batch::ActionBatch, error::to_python, event_loop::EventLoop, once::Once};
+use crate::{
+    action_batch::ActionBatch, error::to_python, event_loop::EventLoop, once::Once, tensor_device::TensorDevice,
+};
 
 /// An action that is on its way.
 #[pyclass(frozen, weakref, module = "relevo")]
@@ -30,6 +32,8 @@ pub(crate) struct PendingAction {
     event_loop: Py<EventLoop>,
     /// asyncio's mark that a task has yielded it, and nothing else.
     blocking: AtomicBool,
+    /// Where the action goes, if not to the CPU's memory.
+    device: Option<TensorDevice>,
     /// Touched only with the interpreter lock held, and never while Python code runs.
     state: Mutex<State>,
 }
@@ -56,19 +60,19 @@ pub(crate) enum Outcome {
     Cancelled(Option<Py<PyAny>>),
 }
 
-impl Outcome {
-    pub(crate) fn new(py: Python<'_>, result: Result<Arc<ActionResults>>) -> Self {
+impl PendingAction {
+    pub(crate) fn new(event_loop: Py<EventLoop>, ticket: Ticket, device: Option<TensorDevice>) -> Self {
+        let state = State { ticket: Some(ticket), outcome: None, callbacks: SmallVec::new() };
+        Self { event_loop, blocking: AtomicBool::new(false), device, state: Mutex::new(state) }
+    }
+
+    /// How the call ends with what came of it.
+    pub(crate) fn outcome_of(&self, py: Python<'_>, result: Result<Arc<ActionResults>>) -> Outcome {
+        let device = self.device.as_ref().map(|device| device.clone_ref(py));
         let action = result.map_err(|error| to_python(&error));
         action
-            .and_then(|results| Py::new(py, ActionBatch::new(results)))
-            .map_or_else(|error| Self::Failed(error.into_value(py)), Self::Action)
-    }
-}
-
-impl PendingAction {
-    pub(crate) fn new(event_loop: Py<EventLoop>, ticket: Ticket) -> Self {
-        let state = State { ticket: Some(ticket), outcome: None, callbacks: SmallVec::new() };
-        Self { event_loop, blocking: AtomicBool::new(false), state: Mutex::new(state) }
+            .and_then(|results| Py::new(py, ActionBatch::new(results, device)))
+            .map_or_else(|error| Outcome::Failed(error.into_value(py)), Outcome::Action)
     }
 
     /// The ticket, unless the call has ended.

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use pyo3::FromPyObject;
+use pyo3::prelude::*;
 use relevo_core::{
     Result,
     policy::{ActionBounds, Normalizer, PolicyOptions},
 };
+
+use crate::error::to_python;
 
 /// `PolicySettings` of `relevo/settings.py`.
 #[derive(FromPyObject, Default)]
@@ -34,18 +36,42 @@ pub(crate) struct Normalization {
     clip: f64,
 }
 
+/// Refuses bounds that no policy could use.
+#[pyfunction]
+pub(crate) fn check_bounds(bounds: Bounds) -> PyResult<()> {
+    ActionBounds::try_from(bounds).map(drop).map_err(|error| to_python(&error))
+}
+
+/// Refuses statistics that no policy could use.
+#[pyfunction]
+pub(crate) fn check_normalization(normalization: Normalization) -> PyResult<()> {
+    Normalizer::try_from(normalization).map(drop).map_err(|error| to_python(&error))
+}
+
+impl TryFrom<Bounds> for ActionBounds {
+    type Error = relevo_core::Error;
+
+    fn try_from(given: Bounds) -> Result<Self> {
+        Self::new(given.how.parse()?, given.low, given.high)
+    }
+}
+
+impl TryFrom<Normalization> for Normalizer {
+    type Error = relevo_core::Error;
+
+    fn try_from(given: Normalization) -> Result<Self> {
+        Self::new(&given.mean, &given.variance, given.epsilon, given.clip)
+    }
+}
+
 impl PolicySettings {
     /// The settings as the engine takes them, checked.
     pub(crate) fn options(self, keep_outputs: bool) -> Result<PolicyOptions> {
-        let bounds = self.bounds.map(|bounds| ActionBounds::new(bounds.how.parse()?, bounds.low, bounds.high));
-        let normalizers = self.normalization.into_iter().map(|(name, given)| {
-            Normalizer::new(&given.mean, &given.variance, given.epsilon, given.clip)
-                .map(|normalizer| (name, normalizer))
-        });
+        let normalizers = self.normalization.into_iter().map(|(name, given)| Ok((name, Normalizer::try_from(given)?)));
         Ok(PolicyOptions {
             head: self.head.map(|head| head.parse()).transpose()?,
             branches: self.branches,
-            bounds: bounds.transpose()?,
+            bounds: self.bounds.map(ActionBounds::try_from).transpose()?,
             normalizers: normalizers.collect::<Result<_>>()?,
             keep_outputs,
         })

@@ -10,6 +10,9 @@ use relevo_core::policy::{LoadedModel, PolicySlot};
 
 use crate::{contract::Contract, detach::detach, model::ModelModule};
 
+/// A module as a TorchScript file: its bytes, its name, the shapes of its inputs' rows, and the roles of states.
+type Traced<'py> = (Bound<'py, PyBytes>, String, BTreeMap<String, Vec<usize>>, BTreeMap<String, String>);
+
 /// Loads a model for the policy `slot`, as the one that serves it was loaded.
 pub(crate) fn load(py: Python<'_>, model: &Bound<'_, PyAny>, slot: &PolicySlot) -> PyResult<LoadedModel> {
     if let Ok(model) = model.cast::<ModelModule>() {
@@ -27,7 +30,7 @@ pub(crate) fn load(py: Python<'_>, model: &Bound<'_, PyAny>, slot: &PolicySlot) 
     }
     let arguments = (model, Contract::new(py, serving)?, &**slot.device(), slot.normalizes());
     let traced = py.import("relevo.export.handover")?.call_method1("torchscript", arguments)?;
-    let (data, name, shapes): (Bound<'_, PyBytes>, String, BTreeMap<String, Vec<usize>>) = traced.extract()?;
-    let new = ModelModule::load_from_bytes(py, data.as_bytes(), name, threads, device, None, Some(shapes))?;
+    let (data, name, shapes, roles): Traced<'_> = traced.extract()?;
+    let new = ModelModule::load_from_bytes(py, data.as_bytes(), name, threads, device, Some(roles), Some(shapes))?;
     detach(py, || new.0.named_after(serving))
 }

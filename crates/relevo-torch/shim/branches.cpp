@@ -2,6 +2,7 @@
 
 #include "program.h"
 
+#include <unordered_map>
 #include <unordered_set>
 
 namespace relevo_torch {
@@ -37,9 +38,17 @@ std::optional<c10::IValue> settled(const Value *value, const torch::jit::Module 
 // Follows what the inputs hold, and how many rows they have, through the graph.
 class Flow {
    public:
-    Flow(torch::jit::Graph &graph, const torch::jit::Module &module) : module_(module) {
-        for (auto *input : graph.inputs().slice(1)) {
-            if (holds_tensor(input->type())) follow(input);
+    // `axes` and `ranks` are those of each input tensor: where its rows are counted, and how many axes it has.
+    Flow(torch::jit::Graph &graph, const Program &program, const size_t *axes, const size_t *ranks)
+        : module_(program.module) {
+        for (size_t index = 0; index + 1 < graph.inputs().size(); ++index) {
+            const auto *input = graph.inputs()[index + 1];
+            if (!holds_tensor(input->type())) continue;
+            follow(input);
+            const auto &argument = program.arguments.at(index);
+            // One that is written to may be given another shape.
+            if (argument.kind != Argument::LEAF || program.writes.at(argument.leaf)) continue;
+            shapes_[input] = {axes[argument.leaf], ranks[argument.leaf]};
         }
         // Until nothing more is found: loops and attributes lead back.
         do {
@@ -100,7 +109,9 @@ class Flow {
             const auto &inputs = node->inputs();
             const bool any = std::any_of(inputs.begin(), inputs.end(), [&](const Value *value) { return reaches(value); });
             if (draws(node) || (any && !is_the_same_for_all(node))) {
-                for (const auto *output : node->outputs()) follow(output);
+                for (size_t index = 0; index < node->outputs().size(); ++index) {
+                    if (!is_size_of_a_row(node, index)) follow(node->output(index));
+                }
             }
             if (any) written(node);
         }
@@ -123,6 +134,29 @@ class Flow {
         }
     }
 
+    // Whether an output is the size of an input along an axis that does not count rows: `x.size(1)`, `x.shape[-1]`, or a
+    // part of `rows, width = x.shape`. Every row has it.
+    bool is_size_of_a_row(const Node *node, size_t output) const {
+        const auto *shape = node->inputs().empty() ? nullptr : node->input(0)->node();
+        if (node->kind() == c10::aten::size && node->inputs().size() == 2) {
+            return is_axis_of_a_row(node->input(0), torch::jit::toIValue(node->input(1)));
+        }
+        if (shape == nullptr || shape->kind() != c10::aten::size || shape->inputs().size() != 1) return false;
+        if (node->kind() == c10::aten::__getitem__) {
+            return is_axis_of_a_row(shape->input(0), torch::jit::toIValue(node->input(1)));
+        }
+        return node->kind() == c10::prim::ListUnpack &&
+               is_axis_of_a_row(shape->input(0), c10::IValue(static_cast<int64_t>(output)));
+    }
+
+    bool is_axis_of_a_row(const Value *tensor, const std::optional<c10::IValue> &axis) const {
+        const auto known = shapes_.find(tensor);
+        if (known == shapes_.end() || !axis || !axis->isInt()) return false;
+        const auto rank = static_cast<int64_t>(known->second.rank);
+        const auto index = axis->toInt() < 0 ? axis->toInt() + rank : axis->toInt();
+        return index >= 0 && index < rank && index != static_cast<int64_t>(known->second.axis);
+    }
+
     // Whether a node tells of a tensor only what no row and no number of rows changes.
     static bool is_the_same_for_all(const Node *node) {
         static const std::unordered_set<std::string> names = {
@@ -138,7 +172,13 @@ class Flow {
                list->node()->kind() == c10::prim::Param;
     }
 
+    struct Shape {
+        size_t axis;
+        size_t rank;
+    };
+
     const torch::jit::Module &module_;
+    std::unordered_map<const Value *, Shape> shapes_;
     std::unordered_set<const Value *> found_;
     std::unordered_set<std::string> attributes_;
     bool grew_ = false;
@@ -221,11 +261,12 @@ void look(const Block *block, const Flow &flow, std::vector<std::string> &found)
 
 using namespace relevo_torch;
 
-relevo_message relevo_torch_branches(const Program *program, relevo_each_text each, void *context) {
+relevo_message relevo_torch_branches(const Program *program, const size_t *axes, const size_t *ranks,
+                                     relevo_each_text each, void *context) {
     return guarded([&] {
         const auto graph = inlined(program->module, program->method);
         std::vector<std::string> found;
-        look(graph->block(), Flow(*graph, program->module), found);
+        look(graph->block(), Flow(*graph, *program, axes, ranks), found);
         for (const auto &line : found) tell(each, context, line);
     });
 }

@@ -3,7 +3,9 @@
 #include "program.h"
 
 #include <cstring>
+#include <mutex>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Dict.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -151,6 +153,30 @@ class Threads {
     bool changed_;
 };
 
+// Keeps oneDNN out of calls with made-up shapes. Its recurrent layers believe what they are told of sizes, and write beyond
+// their buffers where a traced module, which checks nothing, hands them a state of another size; torch's own layers refuse.
+// The switch is one for the whole process: the last to leave puts it back.
+class WithoutOneDnn {
+   public:
+    WithoutOneDnn() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (inside_++ > 0) return;
+        before_ = at::globalContext().userEnabledMkldnn();
+        at::globalContext().setUserEnabledMkldnn(false);
+    }
+    ~WithoutOneDnn() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (--inside_ == 0) at::globalContext().setUserEnabledMkldnn(before_);
+    }
+    WithoutOneDnn(const WithoutOneDnn &) = delete;
+    WithoutOneDnn &operator=(const WithoutOneDnn &) = delete;
+
+   private:
+    static inline std::mutex mutex_;
+    static inline int inside_ = 0;
+    static inline bool before_ = true;
+};
+
 // One caller's copy of a program.
 struct Session {
     torch::jit::Module module;
@@ -162,13 +188,17 @@ struct Session {
     c10::Device device;
     int threads;
 
-    // An attribute that holds memory, and the tensor that is put there before each call.
+    // An attribute that holds memory, and the tensors of which its value is made before each call.
     struct Place {
+        std::string name;
         c10::ivalue::Object *object;
         size_t slot;
-        at::Tensor own;
+        Form form;
+        std::vector<at::Tensor> own;
     };
     std::vector<Place> places;
+    // Tensors of all places.
+    size_t held = 0;
 
     // On another device: page-locked memory through which inputs and outputs go.
     std::vector<at::Tensor> staged_inputs;
@@ -189,7 +219,10 @@ struct Session {
           threads(program.threads),
           staged_inputs(program.writes.size()) {
         for (const auto &state : program.states) {
-            places.push_back({&holder(module, state.path), state.path.back(), state.initial.clone()});
+            Place place{state.name, &holder(module, state.path), state.path.back(), state.form, {}};
+            for (const auto &tensor : state.initial) place.own.push_back(tensor.clone());
+            held += place.own.size();
+            places.push_back(std::move(place));
         }
     }
 
@@ -209,16 +242,19 @@ struct Session {
     // Runs the module; `value` receives what it gives, `results` its tensors, with the states at the end.
     IValue run(const relevo_tensor *inputs, size_t count) {
         const size_t own = writes.size();
-        TORCH_CHECK(count == own + places.size(), "it takes ", own + places.size(), " inputs, but ", count, " came");
+        TORCH_CHECK(count == own + held, "it takes ", own + held, " inputs, but ", count, " came");
         leaves.clear();
         for (size_t index = 0; index < own; ++index) leaves.push_back(leaf(inputs[index], index));
-        for (size_t index = 0; index < places.size(); ++index) {
-            auto &place = places[index];
-            const auto given = borrowed(inputs[own + index]);
-            TORCH_CHECK(given.sizes() == place.own.sizes(), "its state has the shape ", place.own.sizes(), ", but ",
-                        given.sizes(), " came");
-            place.own.copy_(given);
-            place.object->setSlot(place.slot, place.own);
+        size_t input = own;
+        for (auto &place : places) {
+            for (auto &tensor : place.own) {
+                const auto given = borrowed(inputs[input++]);
+                TORCH_CHECK(given.sizes() == tensor.sizes(), "its state has the shape ", tensor.sizes(), ", but ",
+                            given.sizes(), " came");
+                tensor.copy_(given);
+            }
+            size_t at = 0;
+            place.object->setSlot(place.slot, gathered(place.form, place.own, at));
         }
         const Threads limit(threads);
         stack.clear();
@@ -228,7 +264,7 @@ struct Session {
         IValue value = std::move(stack.front());
         results.clear();
         flatten(value, results);
-        for (const auto &place : places) results.push_back(place.object->getSlot(place.slot).toTensor());
+        for (const auto &place : places) spread(place.name, place.form, place.object->getSlot(place.slot), results);
         return value;
     }
 
@@ -284,6 +320,7 @@ relevo_message relevo_torch_probe(Session *session, const relevo_tensor *inputs,
     return guarded([&] {
         const c10::InferenceMode inference;
         const Finish finish{*session};
+        const WithoutOneDnn guard;
         const auto value = session->run(inputs, count);
         std::vector<std::string> names;
         name(value, "", true, names);

@@ -22,12 +22,26 @@ struct Argument {
     std::vector<std::string> keys;
 };
 
-// A tensor attribute that forward changes.
+// What an attribute is made of: tensors and numbers that keep their sizes. Numbers are handed over as tensors of one element.
+struct Form {
+    enum Kind { TENSOR, INT, DOUBLE, BOOL, OPTIONAL, TUPLE, LIST };
+    Kind kind = TENSOR;
+    c10::TypePtr type;
+    // Of a tensor or number, one of its type and shape.
+    at::Tensor like;
+    // Of a tuple or list its parts, of an optional what it holds when it is set.
+    std::vector<Form> parts;
+};
+
+// An attribute that forward changes.
 struct State {
     std::string name;
     // Slots from the root object down to the attribute.
     std::vector<size_t> path;
-    at::Tensor initial;
+    Form form;
+    // Names and initial values of the tensors that it is handed over as.
+    std::vector<std::string> names;
+    std::vector<at::Tensor> initial;
 };
 
 struct Program {
@@ -75,10 +89,19 @@ bool holds_tensor(const c10::TypePtr &type);
 // Whether a node draws random numbers.
 bool draws(const torch::jit::Node *node);
 
-// A copy of the module that shares every tensor but the states.
+// A copy of the module whose attributes can be set apart from its own, and that shares their values until then.
 torch::jit::Module copy_of(const torch::jit::Module &module);
 // The object that holds the attribute at the end of the path.
 c10::ivalue::Object &holder(const torch::jit::Module &module, const std::vector<size_t> &path);
+
+// The form of a value of this type; a message where it holds something else.
+Form form_of(const std::string &name, const c10::TypePtr &type, const c10::IValue &value);
+// The names of the tensors that an attribute is handed over as.
+void name_leaves(const Form &form, const std::string &name, std::vector<std::string> &names);
+// Takes the value of the attribute `name` apart. One of another form is an error.
+void spread(const std::string &name, const Form &form, const c10::IValue &value, std::vector<at::Tensor> &tensors);
+// Puts a value together of the tensors from `at` on, which moves behind them. Numbers must be in the processor's memory.
+c10::IValue gathered(const Form &form, const std::vector<at::Tensor> &tensors, size_t &at);
 
 // Calls the method.
 c10::IValue call(const torch::jit::Module &module, const Program &program, const std::vector<at::Tensor> &leaves);

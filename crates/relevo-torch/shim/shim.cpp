@@ -2,5 +2,6 @@
 #include "load.cpp"
 #include "signature.cpp"
 #include "branches.cpp"
+#include "memory.cpp"
 #include "state.cpp"
 #include "forward.cpp"

@@ -46,14 +46,16 @@ relevo_message relevo_torch_optional_arguments(const Program *program, const cha
                                                void *context);
 // Operators of the prepared method that draw random numbers.
 relevo_message relevo_torch_random_operators(const Program *program, relevo_each_text each, void *context);
-// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has.
-relevo_message relevo_torch_branches(const Program *program, relevo_each_text each, void *context);
+// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has. Of each
+// input, `axes` has the axis that counts rows, and `ranks` the number of axes.
+relevo_message relevo_torch_branches(const Program *program, const size_t *axes, const size_t *ranks,
+                                     relevo_each_text each, void *context);
 
-// Finds out what forward changes. `reset` names a method that puts it back, or is null.
+// Finds out what forward changes: the module's memory, as tensors. `reset` names a method that puts it back, or is null.
 relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, const char *reset);
-// The tensors that forward changes, in order.
+// The tensors of the memory, in order.
 void relevo_torch_state(const Program *program, relevo_each_tensor each, void *context);
-// Copies the initial value of a state, row-major; `size` must be its bytes.
+// Copies the initial value of one of them, row-major; `size` must be its bytes.
 relevo_message relevo_torch_initial(const Program *program, size_t index, void *bytes, size_t size);
 
 // One caller's session. `apart` gives it a copy of everything, for calls that may change what is not known yet.

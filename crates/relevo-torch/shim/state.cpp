@@ -14,6 +14,7 @@ using c10::ivalue::Object;
 // An attribute and where it is.
 struct Attribute {
     std::string name;
+    c10::TypePtr type;
     std::vector<size_t> path;
     IValue value;
 };
@@ -27,7 +28,7 @@ void collect(const Object &object, const std::string &prefix, std::vector<size_t
         if (value.isObject()) {
             collect(*value.toObject(), name + ".", path, found);
         } else {
-            found.push_back({name, path, value});
+            found.push_back({name, type->getAttribute(slot), path, value});
         }
         path.pop_back();
     }
@@ -109,6 +110,7 @@ relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *in
         const auto changed = program->module.deepcopy();
         const auto before = attributes(program->module);
         std::vector<bool> differs(before.size());
+        std::vector<Attribute> middle;
         // Twice: what was put in place by the first pass shows in the second.
         for (int pass = 0; pass < 2; ++pass) {
             std::vector<at::Tensor> leaves;
@@ -120,6 +122,8 @@ relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *in
             for (size_t index = 0; index < before.size(); ++index) {
                 if (!same(before[index].value, after[index].value)) differs[index] = true;
             }
+            // What it holds is its own: the next pass may write to it.
+            if (pass == 0) middle = attributes(changed.deepcopy());
         }
         const auto after = attributes(changed);
         auto start = program->module.deepcopy();
@@ -128,26 +132,35 @@ relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *in
         for (size_t index = 0; index < before.size(); ++index) {
             if (!differs[index]) continue;
             const auto &attribute = before[index];
-            TORCH_CHECK(attribute.value.isTensor() && initial[index].value.isTensor(), "its `", program->method,
-                        "` changes the attribute `", attribute.name, "`, which is a ", attribute.value.tagKind(),
-                        ", not a tensor: the memory of one actor cannot be told from another's");
-            const auto &value = initial[index].value.toTensor();
-            TORCH_CHECK(value.defined() && value.sizes() == after[index].value.toTensor().sizes(), "its `",
-                        program->method, "` changes the size of the attribute `", attribute.name,
-                        "`: an actor's memory must keep its size");
-            program->states.push_back({attribute.name, attribute.path, value.clone()});
+            // What is None at the start shows what it is made of after a pass, or before one that takes it away.
+            const auto *shown = &after[index].value;
+            if (shown->isNone()) shown = &before[index].value;
+            if (shown->isNone()) shown = &middle[index].value;
+            State state{attribute.name, attribute.path, form_of(attribute.name, attribute.type, *shown), {}, {}};
+            name_leaves(state.form, state.name, state.names);
+            std::vector<at::Tensor> ends;
+            for (const auto &passed : {middle[index].value, after[index].value}) spread(state.name, state.form, passed, ends);
+            spread(state.name, state.form, initial[index].value, state.initial);
+            for (auto &tensor : state.initial) tensor = tensor.clone();
+            program->states.push_back(std::move(state));
         }
     });
 }
 
 void relevo_torch_state(const Program *program, relevo_each_tensor each, void *context) {
-    for (const auto &state : program->states) tell(each, context, state.name, state.initial);
+    for (const auto &state : program->states) {
+        for (size_t index = 0; index < state.names.size(); ++index) {
+            tell(each, context, state.names[index], state.initial[index]);
+        }
+    }
 }
 
 relevo_message relevo_torch_initial(const Program *program, size_t index, void *bytes, size_t size) {
     return guarded([&] {
         const c10::InferenceMode inference;
-        const auto tensor = program->states.at(index).initial.contiguous().cpu();
+        std::vector<at::Tensor> all;
+        for (const auto &state : program->states) all.insert(all.end(), state.initial.begin(), state.initial.end());
+        const auto tensor = all.at(index).contiguous().cpu();
         TORCH_CHECK(tensor.nbytes() == size, "a state of ", tensor.nbytes(), " bytes was to go into ", size);
         std::memcpy(bytes, tensor.const_data_ptr(), size);
     });

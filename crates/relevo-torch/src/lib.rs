@@ -25,7 +25,15 @@ const EXTENSIONS: [&str; 3] = ["pt", "pth", "ts"];
 
 struct TorchBackend {
     version: String,
-    torch: String,
+    torch: Torch,
+}
+
+/// The torch that is installed.
+struct Torch {
+    version: String,
+    /// Whether it is built with CUDA, or with `ROCm`, which goes by the same name. Its libraries tell it of a machine with a GPU
+    /// alone.
+    has_cuda: bool,
 }
 
 impl export::Backend for TorchBackend {
@@ -48,6 +56,10 @@ impl export::Backend for TorchBackend {
         archive::begins_like_one(bytes)
     }
 
+    fn devices(&self) -> export::Result<Vec<export::Device>> {
+        Ok(device::all(&self.torch))
+    }
+
     fn load(&self, source: Source<'_>, options: &Options) -> export::Result<TorchModel> {
         TorchModel::load(source, options, &self.torch)
     }
@@ -56,28 +68,23 @@ impl export::Backend for TorchBackend {
 /// The native part of the Python package `relevo_torch`.
 #[pymodule]
 mod _native {
-    use super::{Bound, CAPSULE_NAME, PyCapsule, PyResult, Python, TorchBackend, device, export, ffi, pyfunction};
+    use super::{Bound, CAPSULE_NAME, PyCapsule, PyResult, Python, Torch, TorchBackend, export, ffi, pyfunction};
 
     /// The version of torch that this was built for.
     #[pymodule_export]
     const TORCH_VERSION: &str = "2.13";
 
-    /// A capsule with the table of the backend. `torch` is the version of torch, which must have been imported.
+    /// A capsule with the table of the backend. `torch` is the version of torch, which must have been imported, and `has_cuda`
+    /// whether it is built with CUDA.
     #[pyfunction]
-    fn backend<'py>(py: Python<'py>, torch: &str) -> PyResult<Bound<'py, PyCapsule>> {
+    fn backend<'py>(py: Python<'py>, torch: &str, has_cuda: bool) -> PyResult<Bound<'py, PyCapsule>> {
         let version = format!("{}, torch {torch}", env!("CARGO_PKG_VERSION"));
-        let table = export::table(TorchBackend { version, torch: format!("TorchScript, run by torch {torch}") });
+        let table = export::table(TorchBackend { version, torch: Torch { version: torch.into(), has_cuda } });
         let table = std::ptr::from_ref(table).cast_mut().cast();
         // SAFETY: the pointer is not null, and the table and the name stay for the rest of the process.
         unsafe {
             let capsule = ffi::PyCapsule_New(table, CAPSULE_NAME.as_ptr(), None);
             Ok(Bound::from_owned_ptr_or_err(py, capsule)?.cast_into_unchecked())
         }
-    }
-
-    /// The devices that torch finds.
-    #[pyfunction]
-    fn devices() -> Vec<String> {
-        device::available()
     }
 }

@@ -9,6 +9,7 @@ use relevo_abi::{
 use sha2::{Digest, Sha256};
 
 use crate::{
+    Torch,
     archive::{self, Kind},
     device,
     guess::{Example, Purpose},
@@ -48,7 +49,7 @@ fn refused(message: impl Into<String>) -> Failure {
 }
 
 impl TorchModel {
-    pub(crate) fn load(source: Source<'_>, options: &Options, producer: &str) -> export::Result<Self> {
+    pub(crate) fn load(source: Source<'_>, options: &Options, torch: &Torch) -> export::Result<Self> {
         let path = source.path.display().to_string();
         let read;
         let bytes = if let Some(bytes) = source.bytes {
@@ -62,13 +63,13 @@ impl TorchModel {
         if kind != Kind::TorchScript {
             return Err(refused(kind.refusal()));
         }
-        let device = device::check(&options.device, &path)
+        let device = device::check(&options.device, &path, torch)
             .map_err(|reason| Failure::new(FailureKind::DeviceUnavailable, reason))?;
         let program = Program::load(bytes, &device, options.threads).map_err(|reason| {
             refused(format!("torch cannot read it: {}; copy or export it again", first_line(&reason)))
         })?;
         let mut described = Described::find(program, &options.shapes, source.path)?;
-        described.description.producer = producer.into();
+        described.description.producer = format!("TorchScript, run by torch {}", torch.version);
         described.description.sha256 = format!("{:x}", Sha256::digest(bytes));
         Ok(Self { program: described.program, description: described.description, path })
     }
@@ -200,7 +201,7 @@ impl<'a> Search<'a> {
         match probe::find(program, &inputs) {
             Ok(mut found) => {
                 // No batch that is tried can show what all others do.
-                if let Some(line) = program.branches().map_err(refused)?.first() {
+                if let Some(line) = program.branches(&found.guesses).map_err(refused)?.first() {
                     found.single = Some(format!("its code decides for a whole batch at once, in `{line}`"));
                     found.batch_axes.fill(None);
                 }

@@ -31,7 +31,7 @@ pub(crate) struct Found {
     pub(crate) single: Option<String>,
 }
 
-/// Inputs that are guessed together: the parts of a tuple that holds states are alike.
+/// Inputs that are guessed together: the parts of a tuple that holds states are alike, and often all states are.
 struct Group {
     leaves: Vec<usize>,
     guesses: Vec<Guess>,
@@ -67,8 +67,11 @@ pub(crate) fn find(program: &Program, inputs: &Inputs<'_>) -> Result<Found> {
     }
     // What a failure says of widths may be what was missing.
     for _ in 0..3 {
-        if let Some(found) = search.run(&groups(inputs, &hints)) {
-            return Ok(found);
+        let loose = inputs.loose_states();
+        for alike in [true, false].into_iter().skip(usize::from(loose < 2)) {
+            if let Some(found) = search.run(&groups(inputs, &hints, alike)) {
+                return Ok(found);
+            }
         }
         let failure = search.failure.clone();
         if search.is_over() || !hints.learn(&failure, &[]) {
@@ -78,14 +81,27 @@ pub(crate) fn find(program: &Program, inputs: &Inputs<'_>) -> Result<Found> {
     Err(search.failure)
 }
 
-fn groups(inputs: &Inputs<'_>, hints: &Hints) -> Vec<Group> {
+impl Inputs<'_> {
+    /// How many states are unknown, and in no tuple.
+    fn loose_states(&self) -> usize {
+        let states = self.names.iter().zip(self.purposes).filter(|(_, purpose)| **purpose == Purpose::State);
+        states.filter(|(name, _)| !name.contains('.') && !self.given.contains_key(*name)).count()
+    }
+}
+
+/// What is guessed together; with `alike`, all states that are in no tuple.
+fn groups(inputs: &Inputs<'_>, hints: &Hints, alike: bool) -> Vec<Group> {
     let mut groups: Vec<(Option<&str>, Group)> = Vec::new();
     for (leaf, (name, purpose)) in inputs.names.iter().zip(inputs.purposes).enumerate() {
         if let Some(rows) = inputs.given.get(name) {
             groups.push((None, Group { leaves: vec![leaf], guesses: hints.given(rows, *purpose) }));
             continue;
         }
-        let tuple = name.split_once('.').map(|(tuple, _)| tuple).filter(|_| *purpose == Purpose::State);
+        let tuple = match name.split_once('.') {
+            _ if *purpose != Purpose::State => None,
+            None => alike.then_some(""),
+            Some((tuple, _)) => Some(tuple),
+        };
         match groups.iter_mut().find(|(known, _)| tuple.is_some() && *known == tuple) {
             Some((_, group)) => group.leaves.push(leaf),
             None => groups.push((tuple, Group { leaves: vec![leaf], guesses: hints.guesses(*purpose) })),

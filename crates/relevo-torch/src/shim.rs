@@ -7,7 +7,10 @@ use std::{
 
 use relevo_abi::{Allocate, Tensor, Text, export::Call};
 
-use crate::scalar::{Scalar, Shown};
+use crate::{
+    guess::Guess,
+    scalar::{Scalar, Shown},
+};
 
 type Message = *mut c_char;
 type EachText = unsafe extern "C" fn(context: *mut c_void, data: *const u8, size: usize);
@@ -52,7 +55,13 @@ unsafe extern "C" {
         context: *mut c_void,
     ) -> Message;
     fn relevo_torch_random_operators(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
-    fn relevo_torch_branches(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
+    fn relevo_torch_branches(
+        program: *const RawProgram,
+        axes: *const usize,
+        ranks: *const usize,
+        each: EachText,
+        context: *mut c_void,
+    ) -> Message;
     fn relevo_torch_find_state(
         program: *mut RawProgram,
         inputs: *const Tensor,
@@ -209,11 +218,16 @@ impl Program {
         Ok(names)
     }
 
-    /// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has.
-    pub(crate) fn branches(&self) -> Result<Vec<String>> {
+    /// Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has. There
+    /// is a guess for each input.
+    pub(crate) fn branches(&self, guesses: &[Guess]) -> Result<Vec<String>> {
+        let axes: Vec<usize> = guesses.iter().map(|guess| guess.axis).collect();
+        let ranks: Vec<usize> = guesses.iter().map(|guess| guess.row.len() + 1).collect();
         let mut lines: Vec<String> = Vec::new();
-        // SAFETY: as above.
-        check(unsafe { relevo_torch_branches(self.0, push_text, (&raw mut lines).cast()) })?;
+        // SAFETY: as above; both arrays have a number for each input that `prepare` gave.
+        check(unsafe {
+            relevo_torch_branches(self.0, axes.as_ptr(), ranks.as_ptr(), push_text, (&raw mut lines).cast())
+        })?;
         Ok(lines)
     }
 

@@ -11,6 +11,7 @@ from relevo._core.logging import close_events, next_event
 from relevo._core.machine import processors
 from relevo._core.model import ModelModule
 from relevo._core.pending_action import PendingAction
+from relevo._core.policy_settings import check_bounds, check_normalization
 from relevo._core.run import Episodes, Run, repair_run
 from relevo._core.run_writer import RunWriter
 from relevo._core.steps import StepBatches, Steps
@@ -31,6 +32,8 @@ __all__ = [
     "Steps",
     "TensorContract",
     "__version__",
+    "check_bounds",
+    "check_normalization",
     "close_events",
     "devices",
     "next_event",

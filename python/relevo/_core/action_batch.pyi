@@ -9,6 +9,9 @@ class ActionBatch:
 
     `numpy.asarray(batch)` is the action array, and `torch.from_dlpack(batch)` a tensor on its memory. All arrays are
     views of memory that the runtime reuses only once they are gone.
+
+    Where an observation was a PyTorch tensor on another device than the CPU, `action`, `log_prob` and `value` are
+    tensors on that device, copied there when they are first asked for.
     """
 
     @property
@@ -23,12 +26,12 @@ class ActionBatch:
         """
 
     @property
-    def log_prob(self) -> npt.NDArray[np.float32] | None:
-        """Log-probability of each action under the policy, `[N]`; None where the head tells none."""
+    def log_prob(self) -> Any:
+        """Log-probability of each action under the policy, float32 `[N]`; None where the head tells none."""
 
     @property
-    def value(self) -> npt.NDArray[np.float32] | None:
-        """The policy's estimate of each observation's value, `[N]`; None where the model has no value output."""
+    def value(self) -> Any:
+        """The policy's estimate of each observation's value, float32 `[N]`; None where the model has no such output."""
 
     @property
     def policy_version(self) -> npt.NDArray[np.uint64]:

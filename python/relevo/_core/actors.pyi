@@ -48,7 +48,8 @@ class Actors:
 
         Args:
             obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
-                which other entries are passed over, or a tuple in the model's order.
+                which other entries are passed over, or a tuple in the model's order. Tensors of other libraries are
+                taken too, on a GPU as well; to a PyTorch tensor there, the answer is one there.
             mask: `[N, actions]`, true (or not 0) where an action is allowed.
             deterministic: whether to act without randomness; None leaves it to the head.
             record: whether the step belongs into the trajectory; an array `[N]` says it for each actor. An action that

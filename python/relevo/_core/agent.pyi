@@ -137,10 +137,11 @@ class Agent:
                 policy's contract (or a dict of them, where it takes one argument and there are several), and gives
                 as many tensors as the model that serves; these have the same roles.
             policy: the policy's name.
-            version: the new version, above the current one; the next one by default.
+            version: the new version, above the current one and below 2**64; the next one by default.
 
         Raises:
-            ContractError: the new model takes other observations, gives other actions, or has NaN in its weights.
+            ContractError: the new model takes other observations, gives other actions, or has NaN in its weights, or no
+                values in them (a module on the device `meta`).
             ModelLoadError: it cannot be loaded, or neither traced nor scripted.
             ConfigError: the version is not above the current one, or the model is of no known kind.
         """

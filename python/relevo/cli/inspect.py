@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +14,20 @@ from rich.table import Table
 from rich.text import Text
 
 from relevo._core import ModelModule
-from relevo.cli.terminal import ROLE_HELP, SHAPE_HELP, facts, output, parse_roles, parse_shapes, print_json
+from relevo.builder import AgentBuilder
+from relevo.cli.terminal import (
+    BRANCHES_HELP,
+    DEVICE_HELP,
+    ROLE_HELP,
+    SHAPE_HELP,
+    facts,
+    output,
+    parse_branches,
+    parse_roles,
+    parse_shapes,
+    print_json,
+)
+from relevo.settings import Head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +37,16 @@ if TYPE_CHECKING:
 
 def inspect(
     policy: Annotated[Path, typer.Argument(metavar="FILE", help="The model, such as policy.onnx.", show_default=False)],
+    *,
+    head: Annotated[
+        Head | None,
+        typer.Option(
+            metavar="HEAD",
+            help="Show what actors get by this head instead of the default: argmax, categorical, gaussian or raw.",
+        ),
+    ] = None,
+    branches: Annotated[str | None, typer.Option(metavar="N,N,…", help=f"{BRANCHES_HELP}.", show_default=False)] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help=DEVICE_HELP, show_default=False)] = None,
     role: Annotated[list[str] | None, typer.Option(metavar="NAME=ROLE", help=ROLE_HELP)] = None,
     shape: Annotated[list[str] | None, typer.Option(metavar="NAME=SIZES", help=SHAPE_HELP)] = None,
     json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object on standard output.")] = False,
@@ -35,17 +60,53 @@ def inspect(
     [bold]Where a name does not tell what a tensor is for, say it:[/bold]
 
         relevo inspect policy.onnx --role input.1=observation
+
+    [bold]What would actors get, if the output holds logits of two branches?[/bold]
+
+        relevo inspect policy.onnx --head categorical --branches 3,2
     """
-    model = ModelModule.load_from_path(policy, roles=parse_roles(role or []), shapes=parse_shapes(shape or []))
+    model = ModelModule.load_from_path(
+        policy, device=device, roles=parse_roles(role or []), shapes=parse_shapes(shape or [])
+    )
     contract = model.contract
+    actions = _actions(model, head, parse_branches(branches))
     if json:
-        print_json(_as_dict(model, contract))
+        print_json(_as_dict(model, contract) | {"head": head or contract.default_head, "actions": actions.as_dict()})
         return
     console = output()
     console.print(_tensors("inputs", contract.inputs))
     console.print(_tensors("outputs", contract.outputs))
-    console.print(facts(_facts(model, contract), title="model"))
-    console.print(Text(_hint(policy, contract, role or [], shape or [])), soft_wrap=True)
+    console.print(facts(_facts(model, contract, head, actions), title="model"))
+    options = [("--head", head), ("--branches", branches), ("--device", device)]
+    given = [word for name, value in options if value is not None for word in (name, value)]
+    for name, values in (("--role", role), ("--shape", shape)):
+        given += [word for value in values or [] for word in (name, value)]
+    console.print(Text(_hint(policy, contract, given, head)), soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class _Actions:
+    """What an actor gets."""
+
+    columns: dict[str, tuple[str, tuple[int, ...]]]
+    branches: tuple[int, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in self.columns.items()}
+
+    def __str__(self) -> str:
+        columns = [f"{name}: {dtype} {_shape(shape)}" for name, (dtype, shape) in self.columns.items()]
+        choices = f"; choices: {' × '.join(map(str, self.branches))}" if self.branches else ""
+        return (", ".join(columns) or "none") + choices
+
+
+def _actions(model: ModelModule, head: Head | None, branches: list[int] | None) -> _Actions:
+    """By a policy of the model, which checks what was asked for. Without a head that fits there are none."""
+    asked = head is not None or branches is not None
+    if not asked and (model.contract.default_head is None or model.contract.unlinked):
+        return _Actions({}, ())
+    actors = AgentBuilder().default_model(model, head, branches=branches).actor_count(1).build().actors()
+    return _Actions(actors.action_columns, actors.branches)
 
 
 def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
@@ -114,12 +175,11 @@ def _shape(shape: tuple[int | str, ...]) -> str:
     return f"[{', '.join(str(size) for size in shape)}]"
 
 
-def _facts(model: ModelModule, contract: Contract) -> list[tuple[str, str]]:
-    head = contract.default_head or "none fits"
+def _facts(model: ModelModule, contract: Contract, head: Head | None, actions: _Actions) -> list[tuple[str, str]]:
+    default = contract.default_head or "none fits"
     if contract.unused_actions:
-        head += f"; it leaves out {', '.join(contract.unused_actions)}"
-    if contract.branches:
-        head += f"; choices: {' × '.join(map(str, contract.branches))}"
+        default += f"; it leaves out {', '.join(contract.unused_actions)}"
+    chosen = [("head", head)] if head is not None else []
     return [
         ("file", str(model.path)),
         ("format", model.format),
@@ -127,10 +187,36 @@ def _facts(model: ModelModule, contract: Contract) -> list[tuple[str, str]]:
         ("batch", f"{contract.batch}: {contract.batch_reason}"),
         ("memory", _memory(contract)),
         ("random operators", ", ".join(contract.random_ops) or "none"),
-        ("default head", head),
+        ("default head", default),
+        *chosen,
+        ("an actor gets", str(actions)),
         *(("note", note) for note in contract.notes),
+        *(("note", note) for note in _doubts(contract, head)),
         ("sha256", model.sha256),
     ]
+
+
+def _doubts(contract: Contract, head: Head | None) -> list[str]:
+    """How to say what an output holds that is taken for the action for want of a better name."""
+    if head is not None or contract.default_head != "raw":
+        return []
+    vague = [
+        tensor
+        for tensor in contract.outputs
+        if tensor.role == "action" and "act" not in tensor.name.lower() and tensor.dtype.startswith("float")
+    ]
+    doubts = []
+    for tensor in vague:
+        width = math.prod(tensor.row_shape)
+        if width < 2:  # noqa: PLR2004 : of one choice there is none
+            continue
+        pairs = f"; means and log-deviations side by side, {width // 2} each: --head gaussian" if width % 2 == 0 else ""
+        doubts.append(
+            f"`{tensor.name}` is taken for the action itself, as its name does not tell. If it holds logits: --head "
+            f"categorical (several branches: --branches N,N,…, {width} choices in all); values of actions: --head "
+            f"argmax{pairs}"
+        )
+    return doubts
 
 
 def _memory(contract: Contract) -> str:
@@ -145,15 +231,12 @@ def _memory(contract: Contract) -> str:
     return "\n".join(["recurrent: each actor carries", *states])
 
 
-def _hint(policy: Path, contract: Contract, roles: Sequence[str], shapes: Sequence[str]) -> str:
+def _hint(policy: Path, contract: Contract, given: Sequence[str], head: Head | None) -> str:
     if contract.unlinked:
         name = contract.unlinked[0]
         return f"Say which output gives the next value of {name}: relevo inspect {policy} --role {name}=state:OUTPUT"
     command = ["relevo", "run", "--policy", str(policy), "--env", "ENVIRONMENT", "--actors", "64", "--out", "runs/a"]
-    for role in roles:
-        command += ["--role", role]
-    for shape in shapes:
-        command += ["--shape", shape]
-    if contract.default_head is None:
+    command += given
+    if contract.default_head is None and head is None:
         command += ["--head", "HEAD"]
     return f"Run it: {shlex.join(command)}"

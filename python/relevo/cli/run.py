@@ -14,6 +14,8 @@ from relevo._core import ModelModule
 from relevo.builder import AgentBuilder
 from relevo.cli.progress_bar import ProgressBar
 from relevo.cli.terminal import (
+    BRANCHES_HELP,
+    DEVICE_HELP,
     INTERRUPTED,
     ROLE_HELP,
     SHAPE_HELP,
@@ -117,7 +119,7 @@ def run(
         str | None,
         typer.Option(
             metavar="N,N,…",
-            help="Choices in each branch of a multi-discrete action; those of the environment if not given.",
+            help=f"{BRANCHES_HELP}; those of the environment if not given.",
             show_default=False,
         ),
     ] = None,
@@ -139,9 +141,7 @@ def run(
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Seed of environments and sampling; drawn if not given.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1 …", show_default=False)
-    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help=DEVICE_HELP, show_default=False)] = None,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads in one forward pass.")] = 1,
     role: Annotated[list[str] | None, typer.Option(metavar="NAME=ROLE", help=ROLE_HELP)] = None,
     shape: Annotated[list[str] | None, typer.Option(metavar="NAME=SIZES", help=SHAPE_HELP)] = None,

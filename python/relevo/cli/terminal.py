@@ -27,6 +27,10 @@ SHAPE_HELP = (
     "camera=3,64,64. May be given several times."
 )
 
+BRANCHES_HELP = "Choices in each branch of a multi-discrete action"
+
+DEVICE_HELP = "Where the model runs: cpu, cuda, cuda:1 …"
+
 
 def output() -> Console:
     """Standard output: what was asked for."""

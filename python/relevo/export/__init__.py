@@ -57,7 +57,8 @@ def to_onnx(
         tolerance: how far results may be from the original's, relative plus absolute.
 
     Raises:
-        ExportError: the source cannot be exported, or the file would not give what it gives. Nothing is written.
+        ExportError: the source has NaN in its weights, cannot be exported, or the file would not give what it gives.
+            Nothing is written.
         ConfigError: an argument is missing, or does not fit.
     """
     given = {"observation": observation, "outputs": outputs, "branches": branches, "normalization": normalization}

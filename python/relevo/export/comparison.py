@@ -49,12 +49,16 @@ class Comparison:
             seed()
             self._cases.append(_Case(arrays, observed, _expected(model, own, observed)))
 
-    def follows_rows(self, output: str) -> bool:
-        """Whether an output has a row for each row of the inputs."""
+    def row_axis(self, output: str) -> int | None:
+        """The axis on which an output has a row for each row of the inputs, if it has."""
         shapes = [case.expected[output].shape for case in self._cases if output in case.expected]
-        return bool(shapes) and all(
-            len(shape) > 0 and shape[0] == rows for shape, (rows, _) in zip(shapes, CASES, strict=True)
+        if not shapes:
+            return None
+        follows = (
+            all(shape[axis] == rows for shape, (rows, _) in zip(shapes, CASES, strict=True))
+            for axis in range(len(shapes[0]))
         )
+        return next((axis for axis, does in enumerate(follows) if does), None)
 
     def largest_difference(
         self, run: Callable[[list[npt.NDArray[Any]]], Mapping[str, torch.Tensor]], tolerance: float

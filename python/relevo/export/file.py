@@ -36,10 +36,13 @@ def write(
     from relevo.export.comparison import Comparison
     from relevo.export.evaluation import evaluating
     from relevo.export.source import torch_model
+    from relevo.export.weights import fault
 
     if not path.parent.is_dir():
         raise ConfigError(f"the folder {path.parent} is not there; make it first")
     model = torch_model(source, **given)
+    if (wrong := fault(model.core)) is not None:
+        raise ExportError(f"{type(model.core).__name__} {wrong}; nothing was written")
     with evaluating(model.core) as core:
         comparison = Comparison(model, core)
         if form == "onnx":

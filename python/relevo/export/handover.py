@@ -49,8 +49,8 @@ def torchscript(
     contract: Contract,
     device: str,
     normalizes: bool,
-) -> tuple[bytes, str, dict[str, tuple[int, ...]]]:
-    """The bytes of a TorchScript file of `source`, a name for messages, and the shapes of the rows of its inputs.
+) -> tuple[bytes, str, dict[str, tuple[int, ...]], dict[str, str]]:
+    """The bytes of a TorchScript file of `source`, a name for messages, and the shapes and the roles of its inputs.
 
     Args:
         source: a module, or a model of Stable-Baselines3.
@@ -60,7 +60,7 @@ def torchscript(
 
     Raises:
         ConfigError: the source is no module.
-        ContractError: it has NaN in its weights, or gives another number of tensors.
+        ContractError: it has NaN in its weights or no values in them, or gives another number of tensors.
         ModelLoadError: neither a trace nor a script gives what it gives.
     """
     try:
@@ -73,21 +73,59 @@ def torchscript(
     from relevo.export.comparison import Comparison
     from relevo.export.evaluation import evaluating
     from relevo.export.scripting import argument_names
+    from relevo.export.weights import fault
 
+    if any(state.input == state.output for state in contract.states):
+        return _with_memory(source, contract, device)
     model = _torch_model(source, contract, normalizes)
-    _check_weights(model.core)
+    if (wrong := fault(model.core)) is not None:
+        raise ContractError(f"the new {type(model.core).__name__} {wrong}; the policy keeps its model")
     name = f"the module {type(model.core).__name__}"
-    shapes = dict(
-        zip(argument_names([own.name for own in model.inputs]), (own.row_shape for own in model.inputs), strict=True)
-    )
+    names = dict(zip((own.name for own in model.inputs), argument_names(model.inputs), strict=True))
+    shapes = {names[own.name]: own.row_shape for own in model.inputs}
+    # As the model that serves pairs them, whatever the module's own results are called.
+    roles = {names[state.input]: f"state:{state.output}" for state in contract.states if state.input in names}
     try:
         with _ONE_AT_A_TIME, _short_turns(), evaluating(model.core, device) as core:
             script = _script(model, core, Comparison(model, core, device))
-            return script.save_to_buffer(), name, shapes
+            return script.save_to_buffer(), name, shapes, roles
     except ConfigError as error:
         raise ContractError(f"the new model does not fit the one that serves: {error}") from error
     except ExportError as error:
         raise ModelLoadError(f"{name} cannot be loaded: {error}") from error
+
+
+def _with_memory(
+    source: Any,  # noqa: ANN401
+    contract: Contract,
+    device: str,
+) -> tuple[bytes, str, dict[str, tuple[int, ...]], dict[str, str]]:
+    """A module that keeps its memory in its attributes, as the one that serves: a trace would not see them change."""
+    import torch
+
+    from relevo.export.evaluation import evaluating
+    from relevo.export.source import unwrapped
+    from relevo.export.weights import fault
+
+    try:
+        module = unwrapped(source)
+    except ConfigError:
+        raise ConfigError(f"{TAKES}, but {type(source).__name__} came") from None
+    name = f"the module {type(module).__name__}"
+    if (wrong := fault(module)) is not None:
+        raise ContractError(f"the new {type(module).__name__} {wrong}; the policy keeps its model")
+    kept = {state.input for state in contract.states if state.input == state.output}
+    rows = [tensor.row_shape for tensor in contract.inputs if tensor.name not in kept]
+    try:
+        with _ONE_AT_A_TIME, evaluating(module, device) as core:
+            script = torch.jit.script(core)
+            arguments = [argument.name for argument in script.forward.schema.arguments[1:]]
+            return script.save_to_buffer(), name, dict(zip(arguments, rows, strict=False)), {}
+    except Exception as error:
+        raise ModelLoadError(
+            f"{name} cannot be loaded: the model that serves keeps memory in its attributes, and such a module must be "
+            f"one that torch.jit.script takes: {error}"
+        ) from error
 
 
 def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchModel:  # noqa: ANN401
@@ -111,14 +149,16 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
             return of_module(module, inputs, names)
         model = of_module(module, inputs, None)
     own = [ROLES.get(name, name) for name in model.outputs]
-    missing = [tensor.name for tensor in wanted if tensor.role not in own]
+    # States have one role, and are told apart by their names.
+    sought = [tensor.name if tensor.role == "state" else tensor.role for tensor in wanted]
+    missing = [tensor.name for tensor, name in zip(wanted, sought, strict=True) if name not in own]
     if missing or len(model.inputs) != len(contract.inputs):
         raise ContractError(
             f"{type(source).__name__} gives {', '.join(model.outputs)} for {len(model.inputs)} inputs, but the model "
             f"that serves gives {', '.join(names)} for {len(contract.inputs)}; let the policy begin with a file that "
             "relevo.export wrote of it"
         )
-    positions = [own.index(tensor.role) for tensor in wanted]
+    positions = [own.index(name) for name in sought]
     wrap = model.wrap
     return replace(model, wrap=lambda core: Selected(wrap(core), positions), outputs=names, branches=(), witness=None)
 
@@ -151,12 +191,3 @@ def _short_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def _check_weights(module: nn.Module) -> None:
-    bad = [name for name, weights in module.named_parameters() if weights.is_floating_point() and weights.isnan().any()]
-    if bad:
-        raise ContractError(
-            f"the new {type(module).__name__} has NaN in {len(bad)} of its weights, the first of which is {bad[0]}; "
-            "the policy keeps its model. Look at the learning rate, or for a division by zero in the loss"
-        )

@@ -35,6 +35,8 @@ class Input:
     """The largest values."""
     batch_axis: int = 0
     is_mask: bool = False
+    is_state: bool = False
+    """Whether an output gives its value for the next step."""
 
     def rows(self, count: int, random: np.random.Generator, spread: float = 1.0) -> npt.NDArray[Any]:
         """Random rows: floats around 0, as wide as `spread` says, and integers, within the bounds."""
@@ -83,6 +85,7 @@ def of_contract(contract: Contract) -> tuple[Input, ...]:
             high=np.inf if tensor.dtype.startswith("float") else 255 if tensor.dtype == "uint8" else 1,
             batch_axis=tensor.batch_axis or 0,
             is_mask=tensor.role == "action_mask",
+            is_state=tensor.role == "state",
         )
         for tensor in contract.inputs
     )

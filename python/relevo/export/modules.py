@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from relevo.errors import ExportError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from relevo.export.arguments import Arguments
     from relevo.export.inputs import Input
     from relevo.settings import Normalization
 
@@ -21,22 +21,19 @@ if TYPE_CHECKING:
 class Flat(nn.Module):
     """A module of tensors, tuples or dicts, as one that takes tensors by position and gives a tuple of them."""
 
-    def __init__(self, module: nn.Module, keys: tuple[str, ...] | None) -> None:
-        """With `keys`, the module gets a dict of these."""
+    def __init__(self, module: nn.Module, arguments: Arguments) -> None:
+        """The module takes its inputs as `arguments` says."""
         super().__init__()
         self.module = module
-        self.keys = keys
+        self.arguments = arguments
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The module's tensors."""
-        return tuple(tensor for _, tensor in _flattened("", self._called(*tensors)))
+        return tuple(tensor for _, tensor in _flattened("", self.arguments.call(self.module, tensors)))
 
     def names(self, *tensors: torch.Tensor) -> list[str]:
         """The names that the module itself gives its tensors: keys of dicts, fields of named tuples, else nothing."""
-        return [name for name, _ in _flattened("", self._called(*tensors))]
-
-    def _called(self, *tensors: torch.Tensor) -> Any:  # noqa: ANN401 : what a module gives
-        return self.module(*tensors) if self.keys is None else self.module(dict(zip(self.keys, tensors, strict=True)))
+        return [name for name, _ in _flattened("", self.arguments.call(self.module, tensors))]
 
 
 class Normalized(nn.Module):
@@ -99,19 +96,6 @@ class Selected(nn.Module):
 def has_forward(module: nn.Module) -> bool:
     """Whether a module says itself what it does when it is called."""
     return isinstance(module, torch.jit.ScriptModule) or type(module).forward is not nn.Module.forward
-
-
-def takes_one(module: nn.Module, inputs: Sequence[Input]) -> bool:
-    """Whether a module takes all its inputs in one argument: a dict."""
-    if len(inputs) == 1:
-        return False
-    try:
-        parameters = inspect.signature(module.forward).parameters.values()
-    except (TypeError, ValueError):  # scripted
-        return False
-    positional = [each for each in parameters if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}]
-    is_open = any(each.kind == each.VAR_POSITIONAL for each in parameters)
-    return not is_open and sum(each.default is each.empty for each in positional) == 1
 
 
 def _flattened(name: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:  # noqa: ANN401 : what a module gives

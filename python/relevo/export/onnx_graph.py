@@ -57,7 +57,8 @@ def _graph(model: TorchModel, script: torch.jit.ScriptModule, comparison: Compar
     random = np.random.default_rng(1)
     examples = tuple(torch.from_numpy(given.rows(EXAMPLE_ROWS, random)) for given in model.inputs)
     batch = {given.name: {given.batch_axis: "batch"} for given in model.inputs}
-    batch |= {name: {0: "batch"} for name in model.names if comparison.follows_rows(name)}
+    axes = {name: comparison.row_axis(name) for name in model.names}
+    batch |= {name: {axis: "batch"} for name, axis in axes.items() if axis is not None}
     buffer = io.BytesIO()
     log = logging.getLogger("torch.onnx")
     before = log.level

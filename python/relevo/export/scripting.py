@@ -27,6 +27,9 @@ Results: TypeAlias = Literal["dict", "tuple"]
 
 EXAMPLE_ROWS = 3
 
+STATE_WORDS = ("hidden", "recurrent", "memory", "lstm")
+"""By these, among others, relevo-torch knows the name of a state."""
+
 
 def scripted(
     model: TorchModel, core: nn.Module, comparison: Comparison, tolerance: float, results: Results
@@ -74,9 +77,13 @@ def runner(
     return run
 
 
-def argument_names(names: Sequence[str]) -> list[str]:
-    """Names of inputs, as arguments may be called."""
-    return [re.sub(r"^(?=\d)|\W", "_", name) for name in names]
+def argument_names(inputs: Sequence[Input]) -> list[str]:
+    """Names of inputs, as arguments may be called. Those of states say so, by which their axis of rows is found."""
+    names = [re.sub(r"^(?=\d)|\W", "_", given.name) for given in inputs]
+    return [
+        f"hidden_{name}" if given.is_state and not any(word in name for word in STATE_WORDS) else name
+        for given, name in zip(inputs, names, strict=True)
+    ]
 
 
 def named(model: TorchModel, core: nn.Module, results: Results) -> nn.Module:
@@ -90,7 +97,7 @@ def named(model: TorchModel, core: nn.Module, results: Results) -> nn.Module:
             return dict(zip(model.names, found, strict=True))
         return found if len(found) > 1 else found[0]
 
-    names = ["self", *argument_names([given.name for given in model.inputs])]
+    names = ["self", *argument_names(model.inputs)]
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     # Tracing takes the names of arguments from here.
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

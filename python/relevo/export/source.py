@@ -13,9 +13,10 @@ from torch import nn
 
 from relevo.errors import ConfigError
 from relevo.export import actor_critic, stable_baselines
+from relevo.export.arguments import Arguments
 from relevo.export.evaluation import evaluating
 from relevo.export.inputs import Input, of_observation
-from relevo.export.modules import Flat, has_forward, takes_one
+from relevo.export.modules import Flat, has_forward
 from relevo.export.torch_model import TorchModel
 from relevo.settings import Normalization
 
@@ -64,10 +65,10 @@ def of_module(
             f"{type(module).__name__} has no forward, nor the parts of an actor-critic (`actor` or `actor_mean`, and "
             "`critic`); give a module with a forward of tensors"
         )
-    keys = tuple(given.name.rpartition(".")[2] for given in inputs) if takes_one(module, inputs) else None
+    arguments = Arguments.of(module, inputs)
     if outputs is None:
-        outputs = _own_names(module, inputs, keys)
-    return TorchModel(module, lambda core: Flat(core, keys), inputs, tuple(outputs), branches=sizes)
+        outputs = _own_names(module, inputs, arguments)
+    return TorchModel(module, lambda core: Flat(core, arguments), inputs, tuple(outputs), branches=sizes)
 
 
 def unwrapped(source: Any) -> nn.Module:  # noqa: ANN401
@@ -91,10 +92,10 @@ def unwrapped(source: Any) -> nn.Module:  # noqa: ANN401
     return source
 
 
-def _own_names(module: nn.Module, inputs: tuple[Input, ...], keys: tuple[str, ...] | None) -> list[str]:
+def _own_names(module: nn.Module, inputs: tuple[Input, ...], arguments: Arguments) -> list[str]:
     random = np.random.default_rng(0)
     with evaluating(module) as core:
-        names = Flat(core, keys).names(*(torch.from_numpy(given.rows(2, random)) for given in inputs))
+        names = Flat(core, arguments).names(*(torch.from_numpy(given.rows(2, random)) for given in inputs))
     if not names or not all(names):
         raise ConfigError(
             f"the module gives {len(names)} tensors without names; name them by outputs=[…], such as "
@@ -132,7 +133,9 @@ def _by_name(model: TorchModel, given: Any) -> dict[str, Normalization]:  # noqa
             for name, own in statistics.items()
             if given.norm_obs_keys is None or name in given.norm_obs_keys
         }
-    if len(model.inputs) != 1:
-        names = ", ".join(own.name for own in model.inputs)
-        raise ConfigError(f"the model has several observations ({names}); give normalisations by name: {{…: …}}")
-    return {model.inputs[0].name: given}
+    names = [own.name for own in model.inputs if not own.is_state]
+    if len(names) != 1:
+        raise ConfigError(
+            f"the model has several observations ({', '.join(names)}); give normalisations by name: {{…: …}}"
+        )
+    return {names[0]: given}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,14 @@ import torch
 from torch import nn
 
 from relevo.errors import ExportError
-from relevo.export.inputs import of_observation
+from relevo.export.inputs import Input, of_observation
 from relevo.export.torch_model import Pair, TorchModel
 from relevo.settings import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy.typing as npt
 
     from relevo.settings import How
 
@@ -38,8 +41,6 @@ def torch_model(policy: Any) -> TorchModel:  # noqa: ANN401 : of one of its many
     space, kind = policy.action_space, type(policy.action_space).__name__
     inputs = of_observation(policy.observation_space)
     keys = tuple(given.name for given in inputs) if hasattr(policy.observation_space, "spaces") else None
-    if hasattr(policy, "lstm_actor"):
-        raise ExportError("recurrent policies of sb3-contrib are not exported; export a module of their parts")
     branches: tuple[int, ...] = ()
     outputs: tuple[str, ...]
     how: How | None
@@ -64,15 +65,28 @@ def torch_model(policy: Any) -> TorchModel:  # noqa: ANN401 : of one of its many
             "DQN, SAC, TD3 and their like, with Discrete, MultiDiscrete or Box actions); export a module of your own "
             "with outputs=[…]"
         )
+    states = _states(policy)
     return TorchModel(
         core=policy,
         wrap=lambda policy: own(policy, keys),
-        inputs=inputs,
-        outputs=outputs,
+        inputs=(*inputs, *states),
+        outputs=(*outputs, *(state.name.replace("_in", "_out") for state in states)),
         bounds=None if how is None else Bounds.of(space, how),
         branches=branches,
         witness=partial(_pairs, keys, branches),
     )
+
+
+def _states(policy: Any) -> tuple[Input, ...]:  # noqa: ANN401
+    """What a recurrent policy of sb3-contrib remembers: of its actor, and of its critic where that has a memory."""
+    if not hasattr(policy, "lstm_actor"):
+        return ()
+    layers, _, width = policy.lstm_hidden_state_shape
+    names = ["lstm_h_in", "lstm_c_in"]
+    if policy.lstm_critic is not None:
+        names += ["vf_lstm_h_in", "vf_lstm_c_in"]
+    state = Input("", np.dtype(np.float32), (layers, width), batch_axis=1, is_state=True)
+    return tuple(replace(state, name=name) for name in names)
 
 
 class _Policy(nn.Module):
@@ -80,35 +94,49 @@ class _Policy(nn.Module):
         super().__init__()
         self.policy = policy
         self.keys = keys
+        self.count = 1 if keys is None else len(keys)
 
     def observation(self, tensors: tuple[torch.Tensor, ...]) -> Any:  # noqa: ANN401 : a tensor, or a dict of them
-        return tensors[0] if self.keys is None else dict(zip(self.keys, tensors, strict=True))
+        return tensors[0] if self.keys is None else dict(zip(self.keys, tensors[: self.count], strict=True))
 
 
 class _ActorCritic(_Policy):
-    def latents(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    def latents(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
+        """What the action is made of, the value, and the states after it."""
         features = self.policy.extract_features(self.observation(tensors))
+        own, critics = (features, features) if self.policy.share_features_extractor else features
+        after: tuple[torch.Tensor, ...] = ()
+        if hasattr(self.policy, "lstm_actor"):
+            own, critics, after = self.remembered(own, critics, tensors[self.count :])
         extractor = self.policy.mlp_extractor
-        if self.policy.share_features_extractor:
-            actor, critic = extractor(features)
-            return actor, self.policy.value_net(critic)
-        own, critics = features
-        return extractor.forward_actor(own), self.policy.value_net(extractor.forward_critic(critics))
+        return extractor.forward_actor(own), self.policy.value_net(extractor.forward_critic(critics)), after
+
+    def remembered(
+        self, own: torch.Tensor, critics: torch.Tensor, states: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
+        """The features of actor and critic behind their memories, by one step."""
+        own, after = self.policy.lstm_actor(own.unsqueeze(0), states[:2])
+        own = own.squeeze(0)
+        if self.policy.lstm_critic is not None:
+            critics, critic_after = self.policy.lstm_critic(critics.unsqueeze(0), states[2:])
+            return own, critics.squeeze(0), (*after, *critic_after)
+        return own, own if self.policy.shared_lstm else self.policy.critic(critics), after
 
 
 class _DiscreteActorCritic(_ActorCritic):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        latent, value = self.latents(tensors)
-        return self.policy.action_net(latent), value
+        latent, value, after = self.latents(tensors)
+        return (self.policy.action_net(latent), value, *after)
 
 
 class _GaussianActorCritic(_ActorCritic):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        latent, value = self.latents(tensors)
+        latent, value, after = self.latents(tensors)
         mean = self.policy.action_net(latent)
         if self.policy.use_sde:
-            return mean, _log_std_of_noise(self.policy.action_dist, mean, self.policy.log_std, latent), value
-        return mean, self.policy.log_std.expand_as(mean), value
+            log_std = _log_std_of_noise(self.policy.action_dist, mean, self.policy.log_std, latent)
+            return (mean, log_std, value, *after)
+        return (mean, self.policy.log_std.expand_as(mean), value, *after)
 
 
 class _SoftActor(_Policy):
@@ -149,13 +177,30 @@ def _pairs(
     tensors: tuple[torch.Tensor, ...],
     found: Mapping[str, torch.Tensor],
 ) -> list[Pair]:
-    """The action that the policy itself predicts, beside that of the outputs."""
-    space = policy.action_space
-    arrays = [tensor.cpu().numpy() for tensor in tensors]
-    predicted, _ = policy.predict(
-        arrays[0] if keys is None else dict(zip(keys, arrays, strict=True)), deterministic=True
+    """What the policy itself predicts, beside what the outputs say: the action, and what is remembered."""
+    count = 1 if keys is None else len(keys)
+    arrays, states = [tensor.cpu().numpy() for tensor in tensors[:count]], tensors[count:]
+    # A critic's memory is not among what an action is predicted from.
+    before = tuple(state.cpu().numpy() for state in states[:2]) or None
+    predicted, after = policy.predict(
+        arrays[0] if keys is None else dict(zip(keys, arrays, strict=True)), state=before, deterministic=True
     )
-    expected = torch.from_numpy(np.asarray(predicted)).reshape(len(arrays[0]), -1)
+    remembered = [
+        (f"`{name}`", torch.from_numpy(state), found[name])
+        for name, state in zip(("lstm_h_out", "lstm_c_out"), after or (), strict=False)
+    ]
+    return remembered + _actions(policy, branches, predicted, len(arrays[0]), found)
+
+
+def _actions(
+    policy: Any,  # noqa: ANN401
+    branches: tuple[int, ...],
+    predicted: npt.NDArray[Any],
+    rows: int,
+    found: Mapping[str, torch.Tensor],
+) -> list[Pair]:
+    space = policy.action_space
+    expected = torch.from_numpy(np.asarray(predicted)).reshape(rows, -1)
     scores = found.get("logits", found.get("q_values"))
     if scores is None:
         action = found["mean"] if "mean" in found else found["action"]

@@ -12,6 +12,12 @@ use crate::{error::Result, spec::DType, tensor::Tensor};
 /// Rows of the sets that are compared.
 const SETS: [usize; 3] = [3, 3, 9];
 
+/// Rows of a large batch, made of the last set again and again: a model may go another way from some number of rows on.
+const LARGE: usize = 64;
+
+/// A large batch with more bytes than this is not tried: loading should not take long.
+const MOST_BYTES: usize = 4 << 20;
+
 /// By how much each row's observations are scaled: a sum over rows, or their largest number, shows where they differ. A set begins
 /// with another row than the one before.
 const SCALES: [f32; 9] = [1.0, 0.1, 30.0, 0.01, 3.0, 1.0, 0.3, 10.0, 0.5];
@@ -33,26 +39,50 @@ impl Probe<'_> {
             let alone: Result<Vec<_>> = (0..rows).map(|row| self.alone(&batch, row)).collect();
             // Rows that the model does not take, as it may look numbers up in a table, show nothing.
             let Ok(alone) = alone else { continue };
-            let together = match self.run_on(&batch) {
-                Ok(together) => together,
-                Err(error) => return Ok(Some(format!("batches of 2 and 3 run, but one of {rows} fails: {error}"))),
-            };
-            for (output, shape) in shapes.iter().enumerate() {
-                let Some(axis) = shape.batch_axis.filter(|_| !random[output]) else { continue };
-                let name = &self.model.outputs()[output].name;
-                if together[output].shape() != shape.of_rows(rows) {
-                    return Ok(Some(format!("batches run, but the shape of `{name}` does not follow their size")));
-                }
-                for (row, alone) in alone.iter().enumerate() {
-                    let scale = scale(set, row);
-                    if !is_close(&together[output].row(axis, row), &alone[output], scale)
-                        // What differs from call to call as well is drawn at random, with or without the operators for it.
-                        && is_close(&self.alone(&batch, row)?[output], &alone[output], scale)
-                    {
-                        return Ok(Some(format!(
-                            "batches run, but rows run together give other numbers than alone in `{name}`"
-                        )));
+            let large: Vec<_> = batch.iter().zip(self.inputs).map(|(tensor, input)| repeated(tensor, input)).collect();
+            let size: usize = large.iter().map(|tensor| tensor.bytes().len()).sum();
+            let is_tried = set + 1 == SETS.len() && size <= MOST_BYTES;
+            for (inputs, count) in [(&batch, rows)].into_iter().chain(is_tried.then_some((&large, LARGE))) {
+                let together = match self.run_on(inputs) {
+                    Ok(together) => together,
+                    Err(error) => {
+                        return Ok(Some(format!("batches of 2 and 3 run, but one of {count} fails: {error}")));
                     }
+                };
+                let alone = Alone { set, batch: &batch, answers: &alone };
+                if let Some(reason) = self.difference(&together, count, &alone, shapes, random)? {
+                    return Ok(Some(reason));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// How a batch of `count` rows, those of `alone` again and again, differs from what each of them gets alone.
+    fn difference(
+        &mut self,
+        together: &[Tensor],
+        count: usize,
+        alone: &Alone<'_>,
+        shapes: &[OutputShape],
+        random: &[bool],
+    ) -> Result<Option<String>> {
+        for (output, shape) in shapes.iter().enumerate() {
+            let Some(axis) = shape.batch_axis.filter(|_| !random[output]) else { continue };
+            let name = &self.model.outputs()[output].name;
+            if together[output].shape() != shape.of_rows(count) {
+                return Ok(Some(format!("batches run, but the shape of `{name}` does not follow their size")));
+            }
+            for row in 0..count {
+                let of = row % alone.answers.len();
+                let (answer, scale) = (&alone.answers[of][output], scale(alone.set, of));
+                if !is_close(&together[output].row(axis, row), answer, scale)
+                    // What differs from call to call as well is drawn at random, with or without the operators for it.
+                    && is_close(&self.alone(alone.batch, of)?[output], answer, scale)
+                {
+                    return Ok(Some(format!(
+                        "batches run, but rows run together give other numbers than alone in `{name}`"
+                    )));
                 }
             }
         }
@@ -66,13 +96,33 @@ impl Probe<'_> {
     }
 }
 
+/// A set of rows as a batch, and what each of them gets alone.
+struct Alone<'a> {
+    set: usize,
+    batch: &'a [Tensor],
+    answers: &'a [Vec<Tensor>],
+}
+
+/// The rows of a batch again and again, [`LARGE`] in all.
+fn repeated(batch: &Tensor, input: &InputContract) -> Tensor {
+    let axis = input.batch_axis;
+    let rows = batch.shape()[axis];
+    let mut large = Tensor::zeros(batch.dtype(), &input.shape(LARGE));
+    let inner = input.row_shape[axis..].iter().product::<usize>() * batch.dtype().size();
+    for (at, target) in large.bytes_mut().chunks_exact_mut(inner.max(1)).enumerate() {
+        let from = at / LARGE * rows + at % LARGE % rows;
+        target.copy_from_slice(&batch.bytes()[from * inner..][..inner]);
+    }
+    large
+}
+
 fn scale(set: usize, row: usize) -> f32 {
     SCALES[(set * SETS[0] + row) % SCALES.len()]
 }
 
 /// Rows of one input, all of them different. Integers may be indices, so they are 0 and 1, except for bytes of images; masks
 /// allow something.
-fn made_up(input: &InputContract, at: usize, set: usize, rows: usize) -> Tensor {
+pub(super) fn made_up(input: &InputContract, at: usize, set: usize, rows: usize) -> Tensor {
     let mut tensor = Tensor::zeros(input.spec.dtype, &input.shape(rows));
     let dtype = tensor.dtype();
     if input.role == InputRole::ActionMask && set == 0 {

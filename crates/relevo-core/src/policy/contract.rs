@@ -264,8 +264,8 @@ fn set_axis(path: &Path, input: &mut InputContract, axis: usize) -> Result<()> {
         Dim::Dynamic(_) => Err(Error::model_load(
             path,
             format!(
-                "input `{name}` is declared as [{}]: besides the batch axis another one has no size; export the model with \
-                 that width fixed, or if it is a state, say which output gives its next value: \
+                "input `{name}` is declared as [{}]: besides the batch axis another one has no size; give the shape of one row \
+                 by shapes={{\"{name}\": (…,)}}, or export the model with that width fixed; or if it is a state, say which output gives its next value: \
                  roles={{\"{name}\": \"state:OUTPUT\"}}",
                 spec.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
                 name = spec.name

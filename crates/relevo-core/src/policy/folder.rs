@@ -35,10 +35,10 @@ pub(crate) struct Folder {
     pub(crate) file: PathBuf,
     /// The format's name, as backends call it.
     pub(crate) format: &'static str,
-    /// Shape of an observation, without a batch axis.
-    pub(crate) observation: Vec<usize>,
+    /// Shape of an observation, without a batch axis; `None` where the folder does not say.
+    pub(crate) observation: Option<Vec<usize>>,
     input_dtype: Option<DType>,
-    output: Vec<usize>,
+    output: Option<Vec<usize>>,
     output_dtype: Option<DType>,
     device: Option<String>,
 }
@@ -60,15 +60,15 @@ pub fn model_file(path: &Path) -> Result<PathBuf> {
     Ok(Folder::at(path)?.map_or_else(|| path.to_owned(), |folder| folder.file))
 }
 
-/// The JSON, field by field.
+/// The JSON, field by field. What only describes the model may be left out, or be null.
 #[derive(Deserialize)]
 struct Metadata {
     model_file: PathBuf,
     model_type: ModelType,
-    input_dtype: ElementType,
-    output_dtype: ElementType,
-    input_shape: Vec<usize>,
-    output_shape: Vec<usize>,
+    input_dtype: Option<ElementType>,
+    output_dtype: Option<ElementType>,
+    input_shape: Option<Vec<usize>>,
+    output_shape: Option<Vec<usize>>,
     default_device: Option<DeviceName>,
 }
 
@@ -150,6 +150,7 @@ impl Folder {
             let reason = format!("it is a folder without {NAME}; name the model file in it");
             return Err(Error::model_load(path, reason));
         }
+        check_regular(&metadata)?;
         let fault = |reason: String| Error::model_load(&metadata, reason);
         let mut text = Vec::new();
         let file = File::open(&metadata).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut text));
@@ -165,10 +166,12 @@ impl Folder {
                 "it has more than {MOST_BYTES} bytes, so it is no description of a model; write it again"
             ));
         }
+        // Editors on Windows begin a file with the mark of UTF-8.
+        let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
         let metadata: Metadata = serde_json::from_slice(text).map_err(|error| {
             format!(
-                "it does not say what RelayRL's {NAME} does ({error}); it takes model_file, model_type (\"pt\" or \"onnx\"), \
-                 input_dtype, output_dtype, input_shape, output_shape and default_device"
+                "it does not say what RelayRL's {NAME} does ({error}); it needs model_file and model_type (\"pt\" or \"onnx\"), and \
+                 takes input_dtype, output_dtype, input_shape, output_shape and default_device"
             )
         })?;
         let file = &metadata.model_file;
@@ -185,10 +188,10 @@ impl Folder {
                 ModelType::Pt => "torchscript",
                 ModelType::Onnx => "onnx",
             },
-            observation: row("input_shape", &metadata.input_shape)?,
-            input_dtype: metadata.input_dtype.0,
-            output: row("output_shape", &metadata.output_shape)?,
-            output_dtype: metadata.output_dtype.0,
+            observation: metadata.input_shape.map(|shape| row("input_shape", &shape)).transpose()?,
+            input_dtype: metadata.input_dtype.and_then(|dtype| dtype.0),
+            output: metadata.output_shape.map(|shape| row("output_shape", &shape)).transpose()?,
+            output_dtype: metadata.output_dtype.and_then(|dtype| dtype.0),
             device: metadata.default_device.map(|device| device.0),
         })
     }
@@ -198,12 +201,13 @@ impl Folder {
         let observation = |input: &&mut InputContract| input.role == InputRole::Observation;
         let mut observations: Vec<_> = contract.inputs.iter_mut().filter(observation).collect();
         if let [input] = &mut observations[..]
-            && let Some(said) = difference(&self.observation, self.input_dtype, &input.row_shape, input.spec.dtype)
+            && let Some(said) =
+                difference(self.observation.as_deref(), self.input_dtype, &input.row_shape, input.spec.dtype)
         {
             tell(&input.spec.name, &said);
             input.reason = format!("{}; {said}", input.reason);
         }
-        let differs = |shape: &[usize], dtype| difference(&self.output, self.output_dtype, shape, dtype);
+        let differs = |shape: &[usize], dtype| difference(self.output.as_deref(), self.output_dtype, shape, dtype);
         if contract.outputs.iter().all(|output| differs(&output.row_shape, output.spec.dtype).is_some())
             && let Some(output) = contract.outputs.first_mut()
             && let Some(said) = differs(&output.row_shape, output.spec.dtype)
@@ -214,12 +218,24 @@ impl Folder {
     }
 }
 
+/// Fails for what is neither a file nor a folder: reading a pipe waits for whoever writes to it, and a device may have no end.
+pub(super) fn check_regular(path: &Path) -> Result<()> {
+    match path.metadata() {
+        Ok(found) if !found.is_file() && !found.is_dir() => {
+            Err(Error::model_load(path, "it is a pipe, a socket or a device, and no file; name a file"))
+        }
+        // What cannot be read is told by whoever reads it.
+        _ => Ok(()),
+    }
+}
+
 fn tell(name: &str, said: &str) {
     tracing::warn!(tensor = name, "`{name}`: {said}");
 }
 
 /// What to say where a row is not what the folder says; one number may be written with or without an axis.
-fn difference(said: &[usize], said_dtype: Option<DType>, shape: &[usize], dtype: DType) -> Option<String> {
+fn difference(said: Option<&[usize]>, said_dtype: Option<DType>, shape: &[usize], dtype: DType) -> Option<String> {
+    let said = said.unwrap_or(shape);
     let same_shape = said == shape || (said == [1] && shape.is_empty());
     if same_shape && said_dtype.is_none_or(|said| said == dtype) {
         return None;
@@ -278,7 +294,7 @@ mod tests {
         let folder = read("", "").unwrap();
         assert_eq!(folder.file, Path::new("models/client_model.pt"));
         assert_eq!((folder.format, folder.device.as_deref()), ("torchscript", Some("cpu")));
-        assert_eq!((folder.observation, folder.output), (vec![4], vec![2]));
+        assert_eq!((folder.observation, folder.output), (Some(vec![4]), Some(vec![2])));
         assert_eq!((folder.input_dtype, folder.output_dtype), (Some(DType::Float32), Some(DType::Float32)));
     }
 
@@ -304,8 +320,32 @@ mod tests {
         for (written, row) in
             [("[4]", vec![4]), ("[1]", vec![1]), ("[1, 3, 8, 8]", vec![3, 8, 8]), ("[5, 4]", vec![5, 4])]
         {
-            assert_eq!(read("input_shape", written).unwrap().observation, row, "{written}");
+            assert_eq!(read("input_shape", written).unwrap().observation, Some(row), "{written}");
         }
+    }
+
+    #[test]
+    fn what_only_describes_the_model_may_be_left_out() {
+        for field in ["input_shape", "output_shape", "input_dtype", "output_dtype", "default_device"] {
+            let known = read("", "").unwrap();
+            let null = read(field, "null").unwrap();
+            assert_ne!(null, known, "{field}");
+            let text = String::from_utf8(metadata(field, "null")).unwrap();
+            let absent =
+                text.replace(&format!("\"{field}\": null,\n"), "").replace(&format!(",\n\"{field}\": null"), "");
+            assert!(!absent.contains(field));
+            assert_eq!(Folder::read(absent.as_bytes(), Path::new("models")).unwrap(), null, "{field}");
+        }
+        for field in ["model_file", "model_type"] {
+            let reason = read(field, "null").unwrap_err();
+            assert!(reason.contains("it needs model_file and model_type"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_mark_of_utf_8_is_passed_over() {
+        let marked = [b"\xEF\xBB\xBF", &metadata("", "")[..]].concat();
+        assert_eq!(Folder::read(&marked, Path::new("models")).unwrap(), read("", "").unwrap());
     }
 
     #[test]
@@ -352,7 +392,7 @@ mod tests {
             if let Ok(folder) = Folder::read(&text, Path::new("models")) {
                 prop_assert!(folder.file.starts_with("models"));
                 prop_assert!(!folder.file.components().any(|part| part == Component::ParentDir));
-                prop_assert!(folder.observation.iter().product::<usize>() > 0);
+                prop_assert!(folder.observation.is_none_or(|shape| shape.iter().product::<usize>() > 0));
             }
         }
     }

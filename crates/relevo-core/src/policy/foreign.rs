@@ -18,7 +18,7 @@ use relevo_abi::{
 use smallvec::SmallVec;
 
 use super::{
-    backend::{Backend, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink},
+    backend::{Backend, Device as DeviceState, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink},
     contract::Batch,
 };
 use crate::{
@@ -55,19 +55,19 @@ impl ForeignBackend {
                  version {ABI_VERSION}; upgrade the older one: pip install --upgrade {older}"
             )));
         }
-        let expected = size_of::<BackendTable>();
+        let expected = BackendTable::LEAST_SIZE;
         if size < expected {
             return Err(Error::Config(format!(
                 "the model backend of {package} gives a table of {size} bytes, but version {ABI_VERSION} of it has \
-                 {expected}; pip install --upgrade {package}"
+                 {expected} at least; pip install --upgrade {package}"
             )));
         }
-        // SAFETY: the table is whole, and stays.
-        let table = unsafe { &*table };
-        // SAFETY: as above, with the texts that it leads to.
+        // SAFETY: it is as long as it says, and of our version.
+        let table = unsafe { BackendTable::read(table, size) };
+        // SAFETY: the texts are the table's, and stay with it.
         let (format, version) = unsafe { (table.format.text(), table.version.text()) };
-        // Backends stay for the rest of the process; so does the name of the format.
-        Ok(Self { table, format: Box::leak(format.into_boxed_str()), version })
+        // Backends stay for the rest of the process; so does what is known of them.
+        Ok(Self { table: Box::leak(Box::new(table)), format: Box::leak(format.into_boxed_str()), version })
     }
 
     /// The backend's version, for people.
@@ -89,6 +89,17 @@ impl Backend for ForeignBackend {
     fn recognises(&self, bytes: &[u8]) -> bool {
         // SAFETY: as above.
         unsafe { (self.table.recognises)(self.table.context, Bytes::new(bytes)) }
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceState>> {
+        let Some(devices) = self.table.devices else {
+            return Ok(vec![DeviceState { name: "cpu".into(), fault: None }]);
+        };
+        let mut told: Vec<DeviceState> = Vec::new();
+        // SAFETY: the function is the table's, and the context is what `push_device` expects.
+        let failure = unsafe { devices(self.table.context, push_device, (&raw mut told).cast()) };
+        check(self.table, failure, Path::new(self.format))?;
+        Ok(told)
     }
 
     fn load(&self, source: ModelSource<'_>, options: &LoadOptions) -> Result<Arc<dyn Model>> {
@@ -118,6 +129,12 @@ impl Backend for ForeignBackend {
         }
         Ok(Arc::new(ForeignModel::new(self, handle, source.path)?))
     }
+}
+
+unsafe extern "C" fn push_device(context: *mut c_void, name: Text<'_>, fault: Text<'_>) {
+    // SAFETY: the context is the vector that `devices` gave, and the texts live for the call.
+    let (told, name, fault) = unsafe { (&mut *context.cast::<Vec<DeviceState>>(), name.text(), fault.text()) };
+    told.push(DeviceState { name, fault: Some(fault).filter(|fault| !fault.is_empty()) });
 }
 
 /// The failure that a function of the table gave, as an error; it is taken back to where it came from.

@@ -11,7 +11,8 @@ use super::{
     backend::{Backend, LoadOptions, Model, ModelSource},
     contract::{Batch, Contract},
     convention::OutputRole,
-    folder::Folder,
+    folder::{Folder, check_regular},
+    unbatched,
 };
 use crate::{
     error::{Error, Result},
@@ -92,8 +93,8 @@ impl LoadedModel {
             )
         })?;
         let mut options = options.clone();
-        if options.shapes.is_empty() {
-            options.shapes.insert(String::new(), folder.observation.clone());
+        if let (true, Some(observation)) = (options.shapes.is_empty(), &folder.observation) {
+            options.shapes.insert(String::new(), observation.clone());
         }
         let mut loaded = Self::load_with(&**backend, ModelSource { path, bytes: None }, &options, roles)?;
         let mut contract = (*loaded.contract).clone();
@@ -136,8 +137,12 @@ impl LoadedModel {
         roles: &BTreeMap<String, String>,
     ) -> Result<Self> {
         let path = source.path;
+        if source.bytes.is_none() {
+            check_regular(path)?;
+        }
         let model = backend.load(source, options)?;
-        let mut session = model.session()?;
+        let session = model.session()?;
+        let (model, mut session) = unbatched::with_rows(path, model, session, roles);
         let contract = Contract::infer(path, &*model, &mut *session, roles)?;
         tell(path, &*model, &contract, options);
         Ok(Self {

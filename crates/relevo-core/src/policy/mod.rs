@@ -21,6 +21,7 @@ mod recurrence;
 mod sampling;
 mod slot;
 mod state_name;
+mod unbatched;
 mod worker;
 
 pub use backend::{Backend, Device, LoadOptions, Model, ModelFacts, ModelSource, Session, StateLink};

@@ -239,22 +239,25 @@ impl Probe<'_> {
             follows && outputs[output].dtype() == input.spec.dtype && outputs[output].shape() == input.shape(1)
         };
         let mut pairs: Vec<Pair> = Vec::new();
-        for link in self.model.states().iter().filter(|link| self.inputs[link.input].role == InputRole::State) {
-            if !fits(link.input, link.output) {
-                return Err(self.misfit("the model's own account", link.input, &specs[link.output].name));
-            }
-            pairs.push((link.input, link.output));
-        }
         let is_free = |pairs: &[Pair], output: usize| pairs.iter().all(|(_, taken)| *taken != output);
         let states = || (0..self.inputs.len()).filter(|at| self.inputs[*at].role == InputRole::State);
 
         let is_paired = |pairs: &[Pair], at: usize| pairs.iter().any(|(paired, _)| *paired == at);
-        for at in states().filter(|at| !is_paired(&pairs, *at)).collect::<Vec<_>>() {
+        for at in states() {
             let given = roles.get(&self.inputs[at].spec.name).and_then(|role| named_output(role));
             if let Some(given) = given {
                 let output = specs.iter().position(|spec| spec.name == given).filter(|output| fits(at, *output));
                 pairs.push((at, output.ok_or_else(|| self.misfit("`roles`", at, given))?));
             }
+        }
+        for link in self.model.states().iter().filter(|link| self.inputs[link.input].role == InputRole::State) {
+            if is_paired(&pairs, link.input) || !is_free(&pairs, link.output) {
+                continue;
+            }
+            if !fits(link.input, link.output) {
+                return Err(self.misfit("the model's own account", link.input, &specs[link.output].name));
+            }
+            pairs.push((link.input, link.output));
         }
 
         // By what is common to their names: all of it first, then whether they are hidden or cell states.

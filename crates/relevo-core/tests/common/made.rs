@@ -1,15 +1,12 @@
 //! Models made of a closure, and a recurrent one among them.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use relevo_core::{
     Error, Result,
     policy::{
-        Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, PolicyOptions, PolicySlot, Session, StateLink,
+        Backend, Contract, HeadKind, LoadOptions, LoadedModel, Model, ModelFacts, ModelSource, PolicyOptions,
+        PolicySlot, Session, StateLink,
     },
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
@@ -49,19 +46,16 @@ impl Made {
     }
 
     pub fn contract(&self, roles: &[(&str, &str)]) -> Result<Contract> {
+        self.loaded(roles).map(|loaded| (*loaded.contract).clone())
+    }
+
+    pub fn loaded(&self, roles: &[(&str, &str)]) -> Result<LoadedModel> {
         let roles = roles.iter().map(|(name, role)| ((*name).to_owned(), (*role).to_owned())).collect();
-        Contract::infer(Path::new("made"), self, &mut *self.session()?, &roles)
+        LoadedModel::load_bytes("made", b"made", &[Arc::new(self.clone())], &LoadOptions::default(), &roles)
     }
 
     pub fn load(self) -> LoadedModel {
-        LoadedModel {
-            path: PathBuf::from("made"),
-            options: LoadOptions::default(),
-            roles: BTreeMap::new(),
-            contract: Arc::new(self.contract(&[]).unwrap()),
-            model: Arc::new(self),
-            pool: Arc::default(),
-        }
+        self.loaded(&[]).unwrap()
     }
 
     pub fn slot(self, name: &str) -> Result<Arc<PolicySlot>> {
@@ -98,6 +92,24 @@ impl Model for Made {
 
     fn session(&self) -> Result<Box<dyn Session>> {
         Ok(Box::new(MadeSession(self.clone())))
+    }
+}
+
+impl Backend for Made {
+    fn format(&self) -> &'static str {
+        "made"
+    }
+
+    fn accepts(&self, _path: &Path) -> bool {
+        true
+    }
+
+    fn recognises(&self, _bytes: &[u8]) -> bool {
+        true
+    }
+
+    fn load(&self, _source: ModelSource<'_>, _options: &LoadOptions) -> Result<Arc<dyn Model>> {
+        Ok(Arc::new(self.clone()))
     }
 }
 

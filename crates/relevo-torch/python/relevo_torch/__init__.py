@@ -38,4 +38,5 @@ def backend() -> object:
 
     from relevo_torch import _native
 
-    return _native.backend(str(torch.__version__))
+    has_cuda = torch.version.cuda is not None or torch.version.hip is not None
+    return _native.backend(str(torch.__version__), has_cuda)

@@ -1,0 +1,323 @@
+//! Weights that a training which went astray leaves: NaN, and infinite numbers.
+//!
+//! NaN in a tensor of several numbers is a fault. An infinite number may be meant, as minus infinity is in a mask, and so may a
+//! single NaN, as the other side of a `Where`: these are suspects, of which forward passes show what they are.
+
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    ops::Range,
+    path::{Component, Path},
+};
+
+use crate::{
+    rewrite::tag,
+    wire::{self, MALFORMED, messages, text},
+};
+
+/// So many bytes are read, in all, of weights that lie in other files.
+const MOST_BESIDE: u64 = 256 << 20;
+
+/// Bytes that are read of such a file at a time: a multiple of every type's size.
+const PIECE: usize = 1 << 20;
+
+/// A tensor whose numbers may be meant or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    /// Its name in the file.
+    pub(crate) name: String,
+    /// `NaN`, or `infinite numbers`.
+    pub(crate) holds: &'static str,
+}
+
+/// Looks through the float tensors of a file, subgraphs and functions included. `folder` is where files beside it lie.
+///
+/// # Errors
+/// For a tensor of several numbers with NaN among them, by its name.
+pub(crate) fn suspects(bytes: &[u8], folder: &Path) -> Result<Vec<Suspect>, String> {
+    let mut search = Search { bytes, folder, beside: MOST_BESIDE, suspects: Vec::new() };
+    for field in wire::fields(bytes, 0..bytes.len())?.into_iter().filter(wire::Field::has_length) {
+        match field.number {
+            tag::MODEL_GRAPH => search.graph(field.body)?,
+            tag::MODEL_FUNCTION => {
+                for node in messages(bytes, field.body, tag::FUNCTION_NODE)? {
+                    search.node(node.body)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(search.suspects)
+}
+
+/// The float types, as ONNX numbers them.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Float,
+    Half,
+    Double,
+    Brain,
+}
+
+impl Kind {
+    fn numbered(number: i64) -> Option<Self> {
+        match number {
+            1 => Some(Self::Float),
+            10 => Some(Self::Half),
+            11 => Some(Self::Double),
+            16 => Some(Self::Brain),
+            _ => None,
+        }
+    }
+
+    const fn size(self) -> usize {
+        match self {
+            Self::Half | Self::Brain => 2,
+            Self::Float => 4,
+            Self::Double => 8,
+        }
+    }
+}
+
+/// How many numbers there are, and of which kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Count {
+    all: usize,
+    nan: usize,
+    infinite: usize,
+}
+
+impl Count {
+    /// Adds numbers as ONNX files lay them out: the lowest byte first.
+    fn add(&mut self, kind: Kind, bytes: &[u8]) {
+        self.all += bytes.len() / kind.size();
+        match kind {
+            Kind::Float => bytes.as_chunks().0.iter().for_each(|bytes| {
+                let size = u32::from_le_bytes(*bytes) & (u32::MAX >> 1);
+                self.nan += usize::from(size > 0x7F80_0000);
+                self.infinite += usize::from(size == 0x7F80_0000);
+            }),
+            Kind::Double => bytes.as_chunks().0.iter().for_each(|bytes| {
+                let size = u64::from_le_bytes(*bytes) & (u64::MAX >> 1);
+                self.nan += usize::from(size > 0x7FF0_0000_0000_0000);
+                self.infinite += usize::from(size == 0x7FF0_0000_0000_0000);
+            }),
+            Kind::Half | Kind::Brain => {
+                let infinity = if matches!(kind, Kind::Half) { 0x7C00 } else { 0x7F80 };
+                bytes.as_chunks().0.iter().for_each(|bytes| {
+                    let size = u16::from_le_bytes(*bytes) & (u16::MAX >> 1);
+                    self.nan += usize::from(size > infinity);
+                    self.infinite += usize::from(size == infinity);
+                });
+            }
+        }
+    }
+}
+
+struct Search<'a> {
+    bytes: &'a [u8],
+    folder: &'a Path,
+    /// How much more may be read of other files.
+    beside: u64,
+    suspects: Vec<Suspect>,
+}
+
+impl Search<'_> {
+    fn graph(&mut self, graph: Range<usize>) -> Result<(), String> {
+        for field in wire::fields(self.bytes, graph)?.into_iter().filter(wire::Field::has_length) {
+            match field.number {
+                tag::GRAPH_INITIALIZER => self.tensor(field.body, "")?,
+                tag::GRAPH_SPARSE_INITIALIZER => {
+                    for values in messages(self.bytes, field.body, tag::SPARSE_VALUES)? {
+                        self.tensor(values.body, "")?;
+                    }
+                }
+                tag::GRAPH_NODE => self.node(field.body)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks through the tensors and graphs that a node holds.
+    fn node(&mut self, node: Range<usize>) -> Result<(), String> {
+        let bytes = self.bytes;
+        for attribute in messages(bytes, node.clone(), tag::NODE_ATTRIBUTE)? {
+            for field in wire::fields(bytes, attribute.body)?.into_iter().filter(wire::Field::has_length) {
+                match field.number {
+                    tag::ATTRIBUTE_TENSOR => self.tensor(field.body, text(bytes, node.clone(), tag::NODE_OUTPUT)?)?,
+                    tag::ATTRIBUTE_GRAPH | tag::ATTRIBUTE_GRAPHS => self.graph(field.body)?,
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks through a tensor; one that a node makes is called by what it makes.
+    fn tensor(&mut self, tensor: Range<usize>, made: &str) -> Result<(), String> {
+        let bytes = self.bytes;
+        let numbers = wire::numbers(bytes, tensor.clone(), tag::TENSOR_DATA_TYPE)?;
+        let Some(kind) = numbers.last().copied().and_then(Kind::numbered) else { return Ok(()) };
+        let (mut name, mut count, mut place) = (made, Count::default(), Vec::new());
+        for field in wire::fields(bytes, tensor.clone())? {
+            let body = &bytes[field.body.clone()];
+            match field.number {
+                tag::TENSOR_NAME if made.is_empty() => name = std::str::from_utf8(body).map_err(|_| MALFORMED)?,
+                tag::TENSOR_RAW_DATA | tag::TENSOR_FLOAT_DATA | tag::TENSOR_DOUBLE_DATA => count.add(kind, body),
+                tag::TENSOR_EXTERNAL_DATA => place.push(field.body),
+                _ => {}
+            }
+        }
+        // Numbers of two bytes, where they are not raw, are written as whole numbers.
+        for number in wire::numbers(bytes, tensor, tag::TENSOR_INT32_DATA)? {
+            count.add(kind, &number.to_le_bytes()[..kind.size()]);
+        }
+        if !place.is_empty() {
+            self.add_beside(&place, kind, &mut count)?;
+        }
+        match count {
+            Count { nan: 0, infinite: 0, .. } => {}
+            Count { all: 2.., nan: nan @ 1.., .. } => {
+                return Err(format!(
+                    "its weight `{name}` holds NaN ({nan} of {} numbers), as a training that went astray leaves it; export an \
+                     earlier checkpoint",
+                    count.all
+                ));
+            }
+            Count { nan, .. } => {
+                let holds = if nan > 0 { "NaN" } else { "infinite numbers" };
+                self.suspects.push(Suspect { name: name.into(), holds });
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts numbers that lie in another file, told by entries of a key and a value. What cannot be read is for ONNX Runtime to
+    /// tell of.
+    fn add_beside(&mut self, entries: &[Range<usize>], kind: Kind, count: &mut Count) -> Result<(), String> {
+        let (mut location, mut offset, mut length) = ("", 0_u64, None::<u64>);
+        for entry in entries {
+            let value = text(self.bytes, entry.clone(), tag::ENTRY_VALUE)?;
+            match text(self.bytes, entry.clone(), tag::ENTRY_KEY)? {
+                "location" => location = value,
+                "offset" => offset = value.parse().unwrap_or(0),
+                "length" => length = value.parse().ok(),
+                _ => {}
+            }
+        }
+        let is_inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+        let Some(length) = length.filter(|length| *length <= self.beside) else { return Ok(()) };
+        if location.is_empty() || !Path::new(location).components().all(is_inside) {
+            return Ok(());
+        }
+        self.beside -= length;
+        let Ok(mut file) = File::open(self.folder.join(location)) else { return Ok(()) };
+        if file.seek(SeekFrom::Start(offset)).is_err() {
+            return Ok(());
+        }
+        let mut piece = Vec::with_capacity(PIECE);
+        let mut left = length;
+        while left > 0 {
+            piece.clear();
+            let read = (&mut file).take(left.min(PIECE as u64)).read_to_end(&mut piece);
+            if read.is_err() || piece.is_empty() {
+                return Ok(());
+            }
+            count.add(kind, &piece);
+            left -= piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{message, number};
+
+    /// A tensor of this type, called `w`, and what else it holds.
+    fn tensor(kind: u64, data: &[u8]) -> Vec<u8> {
+        [&number(tag::TENSOR_DATA_TYPE, kind)[..], &message(tag::TENSOR_NAME, b"w"), data].concat()
+    }
+
+    fn file(graph: &[u8]) -> Vec<u8> {
+        message(tag::MODEL_GRAPH, graph)
+    }
+
+    fn of_tensor(kind: u64, data: &[u8]) -> Result<Vec<Suspect>, String> {
+        suspects(&file(&message(tag::GRAPH_INITIALIZER, &tensor(kind, data))), Path::new(""))
+    }
+
+    fn raw(numbers: &[f32]) -> Vec<u8> {
+        message(tag::TENSOR_RAW_DATA, &numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn nan_is_found_however_numbers_are_written() {
+        let floats = raw(&[1.0, f32::NAN, -f32::NAN]);
+        let listed = message(tag::TENSOR_FLOAT_DATA, &[1_f32.to_le_bytes(), f32::NAN.to_le_bytes()].concat());
+        let doubles = [1_f64.to_le_bytes(), f64::NAN.to_le_bytes()].concat();
+        let halves = [0x3C00_u16.to_le_bytes(), 0x7E00_u16.to_le_bytes()].concat();
+        let brains = [0x3F80_u16.to_le_bytes(), 0xFFC0_u16.to_le_bytes()].concat();
+        let whole = [number(tag::TENSOR_INT32_DATA, 0x3C00), number(tag::TENSOR_INT32_DATA, 0x7E00)].concat();
+        for (kind, data) in [
+            (1, floats),
+            (1, listed),
+            (11, message(tag::TENSOR_RAW_DATA, &doubles)),
+            (11, message(tag::TENSOR_DOUBLE_DATA, &doubles)),
+            (10, message(tag::TENSOR_RAW_DATA, &halves)),
+            (10, whole),
+            (16, message(tag::TENSOR_RAW_DATA, &brains)),
+        ] {
+            let told = of_tensor(kind, &data).unwrap_err();
+            assert!(told.starts_with("its weight `w` holds NaN (") && told.contains("earlier checkpoint"), "{told}");
+        }
+        // The same bytes, as whole numbers.
+        assert_eq!(of_tensor(6, &raw(&[1.0, f32::NAN])), Ok(vec![]));
+        assert_eq!(of_tensor(1, &raw(&[1.0, f32::MAX, f32::MIN_POSITIVE / 2.0])), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_may_be_meant_is_a_suspect() {
+        let infinite = Suspect { name: "w".into(), holds: "infinite numbers" };
+        assert_eq!(of_tensor(1, &raw(&[0.0, f32::NEG_INFINITY])), Ok(vec![infinite]));
+        let halves = message(tag::TENSOR_RAW_DATA, &[0x00, 0x7C, 0x00, 0xFC]);
+        assert_eq!(of_tensor(10, &halves).unwrap().len(), 1);
+        assert_eq!(of_tensor(1, &raw(&[f32::NAN])), Ok(vec![Suspect { name: "w".into(), holds: "NaN" }]));
+    }
+
+    #[test]
+    fn nodes_graphs_inside_and_functions_are_looked_through() {
+        let attribute = message(tag::NODE_ATTRIBUTE, &message(tag::ATTRIBUTE_TENSOR, &tensor(1, &raw(&[f32::NAN; 2]))));
+        let constant = [&message(tag::NODE_OUTPUT, b"made")[..], &attribute].concat();
+        let inside = message(tag::GRAPH_NODE, &constant);
+        let branch = message(tag::NODE_ATTRIBUTE, &message(tag::ATTRIBUTE_GRAPH, &inside));
+        let function = message(tag::MODEL_FUNCTION, &message(tag::FUNCTION_NODE, &constant));
+        for bytes in [file(&inside), file(&message(tag::GRAPH_NODE, &branch)), function] {
+            assert!(suspects(&bytes, Path::new("")).unwrap_err().contains("`made` holds NaN (2 of 2 numbers)"));
+        }
+    }
+
+    #[test]
+    fn files_beside_are_read_in_their_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let numbers = [f32::NAN, 1.0, 2.0, f32::INFINITY];
+        let numbers: Vec<_> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        std::fs::write(folder.path().join("w.data"), numbers).unwrap();
+        let of_place = |location: &str, offset: &str, length: &str| {
+            let entry = |key: &str, value: &str| {
+                let entry = [message(tag::ENTRY_KEY, key.as_bytes()), message(tag::ENTRY_VALUE, value.as_bytes())];
+                message(tag::TENSOR_EXTERNAL_DATA, &entry.concat())
+            };
+            let place = [entry("location", location), entry("offset", offset), entry("length", length)].concat();
+            suspects(&file(&message(tag::GRAPH_INITIALIZER, &tensor(1, &place))), folder.path())
+        };
+        assert!(of_place("w.data", "0", "8").unwrap_err().contains("holds NaN (1 of 2 numbers)"));
+        assert_eq!(of_place("w.data", "4", "8"), Ok(vec![]));
+        assert_eq!(of_place("w.data", "4", "12").unwrap().len(), 1);
+        for (location, length) in [("../w.data", "8"), ("none", "8"), ("w.data", "999999999999"), ("", "8")] {
+            assert_eq!(of_place(location, "0", length), Ok(vec![]));
+        }
+    }
+}
