@@ -12,6 +12,7 @@ from relevo._core import (
     RunWriter,
     StateContract,
     Steps,
+    Subscription,
     TensorContract,
     __version__,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "RunWriter",
     "StateContract",
     "Steps",
+    "Subscription",
     "TensorContract",
     "TrajectoryError",
     "UnsuitableEnvironmentError",

@@ -52,6 +52,7 @@ class AgentBuilder:
         self._record: RecordSettings | None = None
         self._memory_trajectories = 1_000
         self._memory_bytes = 256 << 20
+        self._max_trajectory_length: int | None = None
         self._seed: int | None = None
         self._keep_outputs = False
 
@@ -208,6 +209,14 @@ class AgentBuilder:
         self._memory_bytes = whole_number("bytes", bytes, 0)
         return self
 
+    def max_trajectory_length(self, steps: int) -> Self:
+        """Records an episode that goes on after so many steps as a truncated one, and what follows as another.
+
+        Its final observation is that of the next step. By default episodes are as long as they are.
+        """
+        self._max_trajectory_length = whole_number("max_trajectory_length", steps, 1)
+        return self
+
     def seed(self, seed: int) -> Self:
         """Seed of all sampling, 0 to 2**64 - 1. Without one a random seed is drawn, and written into `run.json`."""
         if not 0 <= seed < 1 << 64:
@@ -245,6 +254,7 @@ class AgentBuilder:
             record=self._record,
             memory_trajectories=self._memory_trajectories,
             memory_bytes=self._memory_bytes,
+            most_steps=self._max_trajectory_length,
             seed=self._seed,
             keep_outputs=self._keep_outputs,
             threads=self._threads,
@@ -275,6 +285,7 @@ class AgentBuilder:
                 "record": None if self._record is None else self._record.as_dict(),
                 "memory_trajectories": self._memory_trajectories,
                 "memory_bytes": self._memory_bytes,
+                "max_trajectory_length": self._max_trajectory_length,
                 "heads": {name: policy.head for name, policy in self._policies.items()},
                 "roles": {name: dict(policy.roles or {}) for name, policy in self._policies.items()},
                 "branches": {name: policy.branches for name, policy in self._policies.items()},

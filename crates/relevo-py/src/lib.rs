@@ -28,6 +28,7 @@ mod record_settings;
 mod run;
 mod run_writer;
 mod steps;
+mod subscription;
 mod tensor_device;
 mod update;
 
@@ -55,6 +56,7 @@ mod _core {
         run::{Episodes, Run, repair_run},
         run_writer::RunWriter,
         steps::{StepBatches, Steps},
+        subscription::Subscription,
     };
 
     #[pymodule_init]

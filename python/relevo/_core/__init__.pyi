@@ -15,6 +15,7 @@ from relevo._core.policy_settings import check_bounds, check_normalization
 from relevo._core.run import Episodes, Run, repair_run
 from relevo._core.run_writer import RunWriter
 from relevo._core.steps import StepBatches, Steps
+from relevo._core.subscription import Subscription
 
 __all__ = [
     "ActionBatch",
@@ -30,6 +31,7 @@ __all__ = [
     "StateContract",
     "StepBatches",
     "Steps",
+    "Subscription",
     "TensorContract",
     "__version__",
     "check_bounds",

@@ -25,7 +25,7 @@ use crate::{
     policy::{LoadedModel, PolicySlot},
     trajectory::{
         Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, StepSchema,
-        StreamPlace,
+        StreamPlace, Subscription, WhenFull,
     },
 };
 
@@ -91,7 +91,13 @@ impl Agent {
             // Weak::<AgentShared> to Weak<dyn Sealer>.
             let sealer: Weak<dyn Sealer> = Arc::downgrade(&self.shared) as Weak<dyn Sealer>;
             let goes_on = self.config.record.as_ref().is_none_or(|record| record.goes_on);
-            let config = RecorderConfig { memory: self.config.memory, writer, first_episode, goes_on };
+            let config = RecorderConfig {
+                memory: self.config.memory,
+                writer,
+                first_episode,
+                goes_on,
+                most_steps: self.config.most_steps,
+            };
             let recorder = Recorder::start(config, sealer)?;
             drop(self.shared.recorder.set(recorder));
         }
@@ -361,6 +367,22 @@ impl Agent {
             group.follow_placement(&self.shared);
         }
         Ok(count)
+    }
+
+    /// Trajectories from now on, as they end, for one reader: whole ones, at most `capacity` at a time.
+    ///
+    /// # Errors
+    /// [`Error::State`] before the start, and where the agent records nothing.
+    pub fn subscribe(&self, capacity: usize, when_full: WhenFull) -> Result<Arc<Subscription>> {
+        self.shared.check_here()?;
+        let recorder = self.shared.recorder().ok_or_else(|| {
+            Error::State(
+                "there are no trajectories to subscribe to: the agent has not started, or it records nothing; call start(), and \
+                 give the builder record(path) or keep_in_memory(n)"
+                    .into(),
+            )
+        })?;
+        Ok(recorder.subscribe(capacity, when_full))
     }
 
     /// The trajectories in memory, oldest first. Call [`Agent::flush`] before for those that ended just now.

@@ -1,6 +1,6 @@
 //! How an agent is made.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use super::routers::MOST_ROUTERS;
 use crate::{
@@ -78,6 +78,8 @@ pub struct AgentConfig {
     pub record: Option<RecordConfig>,
     /// How much is kept in memory.
     pub memory: MemoryLimit,
+    /// An episode is recorded as truncated when it has so many steps and goes on; what follows is another one.
+    pub most_steps: Option<NonZeroUsize>,
     /// Seed of all random streams; without one, that of the run that is gone on with, or else a drawn one.
     pub seed: Option<u64>,
     /// Whether raw outputs are handed out with the actions.
@@ -98,6 +100,7 @@ impl AgentConfig {
             on_error: OnError::default(),
             record: None,
             memory: MemoryLimit::default(),
+            most_steps: None,
             seed: None,
             keep_outputs: false,
             description: serde_json::Value::Null,

@@ -229,6 +229,17 @@ impl Block {
         self.layout.schema().observations.iter().map(super::ColumnSpec::row_bytes).sum()
     }
 
+    /// The bytes of all observation columns of one entry, one behind the other, as finals have them.
+    pub(crate) fn observation_of(&self, row: usize, column: usize) -> Vec<u8> {
+        let cell = row * self.layout.columns() + column;
+        let mut bytes = Vec::with_capacity(self.final_size());
+        for (index, buffer) in self.observations.iter().enumerate() {
+            let size = self.observation_bytes(index);
+            bytes.extend_from_slice(&buffer.as_slice()[cell * size..(cell + 1) * size]);
+        }
+        bytes
+    }
+
     /// Copies `row` of `from`, whose layout is the same, into the next free row, all but the flags; gives the new row.
     pub fn copy_row(&mut self, from: &Block, row: usize) -> usize {
         let to = self.rows;

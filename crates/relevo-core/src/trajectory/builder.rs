@@ -231,6 +231,11 @@ impl EpisodeBuilder {
         self.rewards_missing
     }
 
+    /// Steps so far.
+    pub(crate) fn steps(&self) -> usize {
+        self.gone + self.len
+    }
+
     /// Bytes of the steps that it holds.
     pub(crate) fn bytes(&self) -> usize {
         self.columns.bytes()

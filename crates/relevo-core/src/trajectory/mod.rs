@@ -23,6 +23,7 @@ mod schema;
 mod segment;
 mod segment_writer;
 mod steps;
+mod subscription;
 mod table;
 mod writer;
 
@@ -40,5 +41,6 @@ pub use resume::Resumed;
 pub use run::{ModelInfo, RunInfo};
 pub use segment_writer::Fsync;
 pub use steps::Steps;
+pub use subscription::{Subscription, WhenFull};
 pub use table::{EpisodeSummary, Selection};
 pub use writer::{RunWriter, WriterOptions};

@@ -4,6 +4,7 @@
 //! from one group to another only after the first has sent its block. So each actor's steps arrive in order.
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -24,6 +25,7 @@ use super::{
     index::StreamPlace,
     memory::{Memory, MemoryLimit},
     run::ModelInfo,
+    subscription::{Subscription, WhenFull},
     writer::RunWriter,
 };
 use crate::{
@@ -60,6 +62,8 @@ pub struct RecorderConfig {
     pub first_episode: u64,
     /// Whether actors may go on acting after recording has failed. The error reaches one caller in any case.
     pub goes_on: bool,
+    /// An episode is truncated when it has so many steps and goes on.
+    pub most_steps: Option<NonZeroUsize>,
 }
 
 /// What was recorded so far.
@@ -79,6 +83,14 @@ pub struct RecorderStats {
     pub steps_written: AtomicU64,
     /// Episodes that did not reach the disk because it had failed.
     pub episodes_lost: AtomicU64,
+    /// Batches on disk.
+    pub batches_written: AtomicU64,
+    /// Bytes of those.
+    pub bytes_written: AtomicU64,
+    /// Times that a caller had to wait for the recorder.
+    pub waits: AtomicU64,
+    /// How long all of them waited.
+    pub wait_nanoseconds: AtomicU64,
 }
 
 enum Message {
@@ -93,6 +105,7 @@ enum Message {
 #[derive(Debug)]
 struct Shared {
     memory: Mutex<Memory>,
+    subscriptions: Mutex<Vec<Arc<Subscription>>>,
     stats: RecorderStats,
     /// The error that stopped the recording.
     failure: Mutex<Option<Error>>,
@@ -163,6 +176,7 @@ impl Recorder {
         let (sender, receiver) = unbounded();
         let shared = Arc::new(Shared {
             memory: Mutex::new(Memory::new(config.memory)),
+            subscriptions: Mutex::default(),
             stats: RecorderStats::default(),
             failure: Mutex::default(),
             untold: AtomicBool::new(false),
@@ -183,6 +197,7 @@ impl Recorder {
             pushed: 0,
             open: FxHashMap::default(),
             open_bytes: 0,
+            most_steps: config.most_steps,
             memory: config.memory,
             spare_columns: Vec::new(),
             next_episode: config.first_episode,
@@ -212,9 +227,16 @@ impl Recorder {
     fn await_room(&self, block: &Block) {
         let bytes = block.layout.bytes(block.capacity);
         let mut queued = self.shared.queued.lock();
+        let mut since = None;
         while *queued > 0 && *queued + bytes > QUEUE_BYTES && !self.shared.ended.load(Ordering::Acquire) {
+            since.get_or_insert_with(Instant::now);
             // Woken by the recorder; the time-out is for one that ends without a word.
             self.shared.room.wait_for(&mut queued, Duration::from_millis(50));
+        }
+        if let Some(since) = since {
+            let stats = &self.shared.stats;
+            stats.waits.fetch_add(1, Ordering::Relaxed);
+            stats.wait_nanoseconds.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
 
@@ -262,6 +284,21 @@ impl Recorder {
     /// The trajectories in memory, oldest first.
     pub fn trajectories(&self) -> Vec<Arc<Episode>> {
         self.shared.memory.lock().to_vec()
+    }
+
+    /// Trajectories from now on, as they end, for one reader.
+    pub fn subscribe(&self, capacity: usize, when_full: WhenFull) -> Arc<Subscription> {
+        let subscription = Arc::new(Subscription::new(capacity, when_full));
+        self.shared.subscriptions.lock().push(subscription.clone());
+        if self.has_ended() {
+            subscription.end();
+        }
+        subscription
+    }
+
+    /// Bytes of the blocks that wait for the recorder, or are in its hands.
+    pub fn queued(&self) -> usize {
+        *self.shared.queued.lock()
     }
 
     /// What was recorded so far.
@@ -325,6 +362,7 @@ struct Worker {
     open: FxHashMap<u32, EpisodeBuilder>,
     /// Bytes that those hold.
     open_bytes: usize,
+    most_steps: Option<NonZeroUsize>,
     memory: MemoryLimit,
     /// Columns of episodes that ended, for those to come.
     spare_columns: Vec<Columns>,
@@ -340,6 +378,9 @@ impl Drop for Worker {
             self.shared.tell(error);
         }
         self.shared.ended.store(true, Ordering::Release);
+        for subscription in self.shared.subscriptions.lock().drain(..) {
+            subscription.end();
+        }
     }
 }
 
@@ -422,12 +463,33 @@ impl Worker {
         }
     }
 
-    fn append(&mut self, block: &Block, column: usize, segment: usize, rows: std::ops::Range<usize>) {
+    /// Adds steps to the actor's episode. One that is as long as it may be is truncated before its next step, whose observation
+    /// is its final one.
+    fn append(&mut self, block: &Block, column: usize, segment: usize, mut rows: std::ops::Range<usize>) {
         let actor = block.layout.actors[column];
         let schema = &block.layout.segments[segment].schema;
         if self.open.get(&actor.ordinal).is_some_and(|builder| !builder.continues(schema)) {
             self.interrupt(actor.ordinal);
         }
+        while let Some(most) = self.most_steps {
+            let room = most.get().saturating_sub(self.open.get(&actor.ordinal).map_or(0, EpisodeBuilder::steps));
+            if rows.len() <= room {
+                break;
+            }
+            let next = rows.start + room;
+            if room > 0 {
+                self.append_all(block, column, segment, rows.start..next);
+            }
+            let end = End { terminated: false, truncated: true, complete: true };
+            self.finish(actor.ordinal, end, Some(&block.observation_of(next, column)));
+            rows.start = next;
+        }
+        self.append_all(block, column, segment, rows);
+    }
+
+    fn append_all(&mut self, block: &Block, column: usize, segment: usize, rows: std::ops::Range<usize>) {
+        let actor = block.layout.actors[column];
+        let schema = &block.layout.segments[segment].schema;
         let builder = self.open.entry(actor.ordinal).or_insert_with(|| {
             self.next_episode += 1;
             let columns = self.spare_columns.pop().unwrap_or_else(Columns::new);
@@ -449,7 +511,7 @@ impl Worker {
         }
         let Some(builder) = self.open.get_mut(&ordinal) else { return };
         let (before, limit) = (builder.bytes(), self.memory);
-        let keep = limit.trajectories > 0 && before <= limit.bytes;
+        let keep = (limit.trajectories > 0 && before <= limit.bytes) || !self.shared.subscriptions.lock().is_empty();
         let part = builder.part(keep);
         self.open_bytes -= before - builder.bytes();
         if let Some(part) = part {
@@ -494,6 +556,13 @@ impl Worker {
         self.pushed += 1;
         self.write(|writer| writer.push(piece));
         if let Some(episode) = whole {
+            // Pushed to with the list unlocked: that may wait for a reader.
+            let subscriptions = self.shared.subscriptions.lock().clone();
+            for subscription in subscriptions {
+                if !subscription.push(&episode) {
+                    self.shared.subscriptions.lock().retain(|known| !Arc::ptr_eq(known, &subscription));
+                }
+            }
             self.shared.memory.lock().push(episode);
         }
     }
@@ -502,7 +571,10 @@ impl Worker {
     fn write(&mut self, operation: impl FnOnce(&mut RunWriter) -> Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         let result = operation(writer);
-        self.shared.stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
+        let stats = &self.shared.stats;
+        stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
+        stats.batches_written.store(writer.batches_written(), Ordering::Relaxed);
+        stats.bytes_written.store(writer.bytes_written(), Ordering::Relaxed);
         if let Err(error) = result {
             self.fail(error);
         }
