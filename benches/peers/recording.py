@@ -1,4 +1,4 @@
-"""Ready steps to the disk, and back: our run folders beside pyarrow's files with the same columns in the same batches."""
+"""Ready steps to the disk and back: run folders beside pyarrow's files with the same columns in the same batches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from rounds import Rounds, goal
 import relevo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rounds import Samples
 
 COMPRESSIONS = ("none", "lz4", "zstd")
@@ -35,30 +33,28 @@ def run(folder: Path, quick: bool) -> Report:  # noqa: ARG001 : no policy is nee
     """Vectors of 8 numbers in every compression, stacks of 4 images without, and reading."""
     report = Report("steps to the disk and back, one writer thread")
     report.versions = {"pyarrow": pa.__version__, "relevo": relevo.__version__}
-    program, turns = programs.relevo("sink"), 2 if quick else 7
+    turns = 2 if quick else 7
     with tempfile.TemporaryDirectory(prefix="relevo-recording-") as temporary:
         for compression in COMPRESSIONS:
             steps = 200_000 if quick else 2_000_000
-            written = write(report, program, Path(temporary) / compression, compression, "vectors", steps, turns)
+            written = write(report, Path(temporary) / compression, compression, "vectors", steps, turns=turns)
             if compression == "none":
                 read(report, written, turns)
             shutil.rmtree(Path(temporary) / compression)
         steps = 2_000 if quick else 10_000
-        write(report, program, Path(temporary) / "images", "none", "images", steps, turns)
+        write(report, Path(temporary) / "images", "none", "images", steps, turns=turns)
     return report
 
 
-def write(
-    report: Report, program: Path, folder: Path, compression: str, kind: str, steps: int, turns: int
-) -> Path:
+def write(report: Report, folder: Path, compression: str, kind: str, steps: int, *, turns: int) -> Path:
     """One compression: steps a second, and bytes a step. Gives our first run."""
     case = f"{kind}, {compression}"
     ours, peer = f"relevo, run folder, {case}", f"pyarrow, one file, {case}"
     plain = f"the same bytes by write, {case}"
     folder.mkdir()
     with contextlib.ExitStack() as stack:
-        sink = stack.enter_context(programs.started(program, folder, compression, kind, steps))
-        spent, count, size = sink.turn()
+        sink = stack.enter_context(programs.started(programs.relevo("sink"), folder, compression, kind, steps))
+        _, count, size = sink.turn()
         first = folder / "0"
         steps_read = relevo.open_run(first).steps()
         batches = list(pa.RecordBatchReader.from_stream(steps_read))
@@ -105,9 +101,7 @@ def write(
         report.figures.append(rounds.figure(case, side, "steps/s", f"{bytes_of / count:.1f} bytes a step"))
     ratios = rounds.medians(ours) / rounds.medians(peer)
     report.goals.append(goal(case, "steps/s, times pyarrow's", ratios, AS_FAST, at_most=False))
-    report.goals.append(
-        goal(case, "bytes a step, times pyarrow's", np.array([size / peer_size]), BYTES, at_most=True)
-    )
+    report.goals.append(goal(case, "bytes a step, times pyarrow's", np.array([size / peer_size]), BYTES, at_most=True))
     if kind == "images":
         report.figures.append(rounds.figure(case, plain, "steps/s"))
         ratios = rounds.medians(ours) / rounds.medians(plain)

@@ -275,7 +275,7 @@ fn no_damaged_byte_makes_the_reader_panic() {
     let whole = fs::read(&path).unwrap();
     let mut errors = 0;
     for position in 0..whole.len() {
-        for damage in [[0x01, 0xff][position % 2]] {
+        for damage in [0x01, 0xff] {
             let mut damaged = whole.clone();
             damaged[position] ^= damage;
             fs::write(&path, damaged).unwrap();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use pyo3::{prelude::*, types::PyTuple};
-use relevo_core::trajectory;
+use relevo_core::trajectory::{self, Next};
 
 use crate::{detach::wait, episode::Episode, error};
 
@@ -18,19 +18,20 @@ pub(crate) struct Subscription(pub(crate) Arc<trajectory::Subscription>);
 
 impl Subscription {
     /// The next trajectory, `None` where none came until `until`, or where no more will come.
-    fn await_next(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<Option<Episode>>> {
+    fn await_next(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<Episode>> {
         let next = wait(py, |keep_waiting| {
             loop {
                 let now = Instant::now();
                 let pause = until.map_or(now + PAUSE, |until| until.min(now + PAUSE));
                 match self.0.next(pause)? {
-                    Some(next) => return Ok(Some(next)),
-                    None if until.is_some_and(|until| until <= Instant::now()) => return Ok(None),
-                    None => keep_waiting()?,
+                    Next::Trajectory(episode) => return Ok(Some(episode)),
+                    Next::End => return Ok(None),
+                    Next::NotYet if until.is_some_and(|until| until <= Instant::now()) => return Ok(None),
+                    Next::NotYet => keep_waiting()?,
                 }
             }
         })?;
-        Ok(next.map(|next| next.map(Episode::new)))
+        Ok(next.map(Episode::new))
     }
 }
 
@@ -41,7 +42,7 @@ impl Subscription {
         let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
         let timeout = timeout.map_err(|reason| error::config(&format!("timeout: {reason}")))?;
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Ok(self.await_next(py, until)?.flatten())
+        self.await_next(py, until)
     }
 
     #[getter]
@@ -62,7 +63,7 @@ impl Subscription {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Episode>> {
-        Ok(self.await_next(py, None)?.flatten())
+        self.await_next(py, None)
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {

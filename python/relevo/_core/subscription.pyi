@@ -5,7 +5,9 @@ from relevo._core.episode import Episode
 
 @final
 class Subscription:
-    """Finished trajectories as they end; `agent.subscribe` makes it. Iteration waits, and ends when the agent has shut down.
+    """Finished trajectories as they end; `agent.subscribe` makes it.
+
+    Iteration waits, and ends when the agent has shut down.
 
     One that is closed, left by its `with`, or no longer held wants no more.
     """

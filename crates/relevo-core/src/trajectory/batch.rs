@@ -171,7 +171,9 @@ impl Body {
     fn bits(&mut self, pieces: &[Piece], mut append: impl FnMut(&Piece, &mut Bits<'_>)) -> Range<usize> {
         let start = self.made.len();
         let mut bits = Bits { made: &mut self.made, filled: 8 };
-        pieces.iter().for_each(|piece| append(piece, &mut bits));
+        for piece in pieces {
+            append(piece, &mut bits);
+        }
         start..self.made.len()
     }
 
@@ -186,7 +188,9 @@ impl Body {
     fn made_column(&mut self, pieces: &[Piece], append: impl Fn(&Piece, &mut Vec<u8>)) {
         self.column(0, &[]);
         let start = self.made.len();
-        pieces.iter().for_each(|piece| append(piece, &mut self.made));
+        for piece in pieces {
+            append(piece, &mut self.made);
+        }
         self.buffers.push(vec![Chunk::Made(start..self.made.len())]);
     }
 

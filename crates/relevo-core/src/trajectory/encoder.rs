@@ -71,7 +71,9 @@ impl Encoder {
             let mut length: usize = chunks.iter().map(|chunk| body.bytes(chunk).len()).sum();
             if codec.is_some() && length > 0 {
                 self.plain.clear();
-                chunks.iter().for_each(|chunk| self.plain.extend_from_slice(body.bytes(chunk)));
+                for chunk in chunks {
+                    self.plain.extend_from_slice(body.bytes(chunk));
+                }
                 length = self.pack()?;
             }
             places.push(Buffer::new(end as i64, length as i64));
@@ -195,7 +197,8 @@ fn pack(
         let length = zstd.compress_to_buffer(plain, &mut packed[start..])?;
         packed.truncate(start + length);
     } else if compression == Compression::Lz4 {
-        let mut frame = lz4::EncoderBuilder::new().build(&mut *packed)?;
+        // The sidecar has a checksum already.
+        let mut frame = lz4::EncoderBuilder::new().checksum(lz4::ContentChecksum::NoChecksum).build(&mut *packed)?;
         frame.write_all(plain)?;
         frame.finish().1?;
     }

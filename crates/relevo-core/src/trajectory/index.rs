@@ -12,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use arrow_buffer::Buffer;
 use bytemuck::{Pod, Zeroable};
 use crc32fast::hash;
 use uuid::Uuid;
@@ -130,7 +131,7 @@ impl Part {
         let Piece { episode, first_step, last, ordinal, draws } = piece;
         let versions = || episode.policies.iter().map(|run| run.version);
         let times: &[i64] = episode.timestamps.typed_data();
-        let known = episode.reward_known.as_ref().map(|known| known.as_slice());
+        let known = episode.reward_known.as_ref().map(Buffer::as_slice);
         let rewards: &[f64] = episode.rewards.typed_data();
         let came = || rewards.iter().enumerate().filter(|(step, _)| known.is_none_or(|known| known[*step] != 0));
         let name = episode.policies.first().map_or("", |run| &*run.policy);
@@ -269,7 +270,9 @@ impl IndexWriter {
     fn append(&mut self, kind: u32, body: &[&[u8]]) -> io::Result<()> {
         self.record.clear();
         self.record.resize(HEADER_BYTES, 0);
-        body.iter().for_each(|part| self.record.extend_from_slice(part));
+        for part in body {
+            self.record.extend_from_slice(part);
+        }
         let header = Header::of(kind, &self.record[HEADER_BYTES..])
             .ok_or_else(|| io::Error::other("a record of the index would have 4 GiB"))?;
         self.record[..HEADER_BYTES].copy_from_slice(bytemuck::bytes_of(&header));

@@ -41,6 +41,6 @@ pub use resume::Resumed;
 pub use run::{ModelInfo, RunInfo};
 pub use segment_writer::Fsync;
 pub use steps::Steps;
-pub use subscription::{Subscription, WhenFull};
+pub use subscription::{Next, Subscription, WhenFull};
 pub use table::{EpisodeSummary, Selection};
 pub use writer::{RunWriter, WriterOptions};

@@ -33,6 +33,17 @@ impl WhenFull {
         [("block", Self::Block), ("drop_oldest", Self::DropOldest), ("error", Self::Error)];
 }
 
+/// What a reader finds.
+#[derive(Debug)]
+pub enum Next {
+    /// A trajectory.
+    Trajectory(Arc<Episode>),
+    /// None came in time.
+    NotYet,
+    /// No more will come.
+    End,
+}
+
 /// Trajectories on their way to one reader.
 #[derive(Debug)]
 pub struct Subscription {
@@ -97,11 +108,11 @@ impl Subscription {
         self.changed.notify_all();
     }
 
-    /// The next trajectory. Waits for one at most until `until`; `None` then, and `Some(None)` where no more will come.
+    /// The next trajectory. Waits for one at most until `until`.
     ///
     /// # Errors
     /// [`Error::State`], once, where trajectories came faster than they were read and that was to be an error.
-    pub fn next(&self, until: Instant) -> Result<Option<Option<Arc<Episode>>>> {
+    pub fn next(&self, until: Instant) -> Result<Next> {
         let mut state = self.state.lock();
         loop {
             if std::mem::take(&mut state.overrun) {
@@ -114,13 +125,13 @@ impl Subscription {
             if let Some(episode) = state.waiting.pop_front() {
                 drop(state);
                 self.changed.notify_all();
-                return Ok(Some(Some(episode)));
+                return Ok(Next::Trajectory(episode));
             }
             if state.ended || state.closed {
-                return Ok(Some(None));
+                return Ok(Next::End);
             }
             if self.changed.wait_until(&mut state, until).timed_out() {
-                return Ok(None);
+                return Ok(Next::NotYet);
             }
         }
     }

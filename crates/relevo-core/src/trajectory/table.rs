@@ -8,7 +8,6 @@ use super::{index::Part, segment::Segment};
 
 /// What is known of an episode without reading its steps.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "each says something else of the end")]
 pub struct EpisodeSummary {
     /// Ordinal within the run.
     pub number: u64,

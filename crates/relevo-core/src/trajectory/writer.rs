@@ -34,7 +34,7 @@ impl Default for WriterOptions {
             compression: Compression::None,
             fsync: Fsync::Segment,
             segment_bytes: 1 << 30,
-            segment_time: Duration::from_secs(15 * 60),
+            segment_time: Duration::from_mins(15),
         }
     }
 }
@@ -194,13 +194,12 @@ impl RunWriter {
     /// The segment of a stream, begun where there is none.
     fn segment(&mut self, index: usize) -> Result<&mut SegmentWriter> {
         let stream = &mut self.streams[index];
-        let segment = match stream.segment.take() {
-            Some(segment) => segment,
-            None => {
-                let path = self.folder.segment(self.next_segment);
-                self.next_segment += 1;
-                SegmentWriter::create(&path, &stream.steps, self.options.compression, self.options.fsync)?
-            }
+        let segment = if let Some(segment) = stream.segment.take() {
+            segment
+        } else {
+            let path = self.folder.segment(self.next_segment);
+            self.next_segment += 1;
+            SegmentWriter::create(&path, &stream.steps, self.options.compression, self.options.fsync)?
         };
         Ok(stream.segment.insert(segment))
     }
