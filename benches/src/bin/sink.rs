@@ -79,7 +79,9 @@ fn episodes(images: bool, steps: usize) -> Vec<Arc<Episode>> {
             } else {
                 let mut state = [0.0_f32; 8];
                 let rows = (0..=len).flat_map(|_| {
-                    state.iter_mut().for_each(|value| *value += random.unit() - 0.5);
+                    for value in &mut state {
+                        *value += random.unit() - 0.5;
+                    }
                     state
                 });
                 bytemuck::cast_slice(&rows.collect::<Vec<f32>>()).to_vec()

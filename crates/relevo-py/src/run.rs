@@ -146,7 +146,7 @@ impl Run {
 /// Makes the run in a folder whole again.
 #[pyfunction]
 #[pyo3(signature = (path, tell=None))]
-pub(crate) fn repair_run<'py>(py: Python<'py>, path: PathBuf, tell: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn repair_run(py: Python<'_>, path: PathBuf, tell: Option<Py<PyAny>>) -> PyResult<Bound<'_, PyDict>> {
     let report =
         wait(py, |keep_waiting| trajectory::repair(&path, &mut |bytes| told(tell.as_ref(), bytes, keep_waiting)))?;
     as_dict(py, &report)
