@@ -1,4 +1,4 @@
-"""A run that is gone on with: numbers and random streams stand where they stood, and one writer has the folder at a time."""
+"""A run that is gone on with: numbers and random streams stand where they stood; one writer has the folder."""
 
 from __future__ import annotations
 
