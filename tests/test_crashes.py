@@ -26,7 +26,7 @@ ROUNDS = int(os.environ.get("RELEVO_KILL_ROUNDS", "12"))
 ACTORS, WIDTH = 24, 64
 
 RECORD = f"""
-    import sys
+    import sys, time
     import numpy as np, relevo
     model, folder, compression, start = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     builder = relevo.AgentBuilder().default_model(model, head="argmax").actor_count({ACTORS}).keep_in_memory(0)
@@ -42,6 +42,8 @@ RECORD = f"""
         actors.act(obs)
         ended = (step - start) % lengths == lengths - 1
         actors.observe(obs[:, 0] + step, terminated=ended, final_obs=obs + 0.5)
+        # A pace at which a test can follow.
+        time.sleep(0.0003)
         if step % 50 == 49:
             agent.flush()
             print(step, flush=True)
@@ -69,7 +71,7 @@ def played(folder: Path, flushed: dict[int, int]) -> None:
             assert episode.terminated
             assert length == actor % 7 * 3 + 1
             np.testing.assert_array_equal(episode.observations[-1, :2], [actor + 0.5, first + length - 0.5])
-        known = found.setdefault(start, np.full((ACTORS, 4_000), -1))
+        known = found.setdefault(start, np.full((ACTORS, 10_000), -1))
         steps = slice(first - start, first - start + length)
         assert (known[actor, steps] == -1).all(), "a step came twice"
         known[actor, steps] = episode.number
