@@ -134,8 +134,9 @@ pub(crate) struct EpisodeBuilder {
     draws: u64,
     /// Steps before those that the columns hold: they went to the disk, and were let go.
     gone: usize,
-    /// Steps of the columns that went to the disk.
+    /// Steps of the columns that went to the disk, and bytes of those.
     written: usize,
+    written_bytes: usize,
 }
 
 impl EpisodeBuilder {
@@ -154,6 +155,7 @@ impl EpisodeBuilder {
             draws: 0,
             gone: 0,
             written: 0,
+            written_bytes: 0,
         }
     }
 
@@ -241,6 +243,11 @@ impl EpisodeBuilder {
         self.columns.bytes()
     }
 
+    /// Bytes of those that have not gone to the disk.
+    pub(crate) fn unwritten_bytes(&self) -> usize {
+        self.columns.bytes() - self.written_bytes
+    }
+
     /// The steps that have not gone to the disk, but for the last, which says how the episode ends: as a piece for it. With
     /// `keep`, they stay for the whole episode as well.
     pub(crate) fn part(&mut self, keep: bool) -> Option<Piece> {
@@ -259,8 +266,9 @@ impl EpisodeBuilder {
         let policies = policies_from(&self.policies, start);
         let (all, _) = self.episode(columns, len, policies, end, false);
         if keep {
-            self.written = until;
+            (self.written, self.written_bytes) = (until, self.columns.bytes());
         } else {
+            self.written_bytes = 0;
             self.columns = Columns::of_last(&all);
             self.policies = policies_from(&self.policies, until);
             (self.gone, self.written, self.len) = (self.gone + until, 0, 1);

@@ -38,7 +38,7 @@ const QUEUE_BYTES: usize = 16 << 20;
 /// How often gathered episodes are written, and idle groups asked for what they hold.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The steps of an open episode that holds this many bytes go to the disk.
+/// The steps of an open episode that holds this many unwritten bytes go to the disk.
 const PART_BYTES: usize = 4 << 20;
 /// Those of all open episodes go there where together they hold this many.
 const OPEN_BYTES: usize = 24 << 20;
@@ -360,7 +360,7 @@ struct Worker {
     /// Episodes that were meant for the disk.
     pushed: u64,
     open: FxHashMap<u32, EpisodeBuilder>,
-    /// Bytes that those hold.
+    /// Bytes that those hold and that have not gone to the disk.
     open_bytes: usize,
     most_steps: Option<NonZeroUsize>,
     memory: MemoryLimit,
@@ -498,7 +498,7 @@ impl Worker {
         let before = builder.bytes();
         builder.append(block, column, segment, rows);
         self.open_bytes += builder.bytes() - before;
-        if builder.bytes() >= PART_BYTES {
+        if builder.unwritten_bytes() >= PART_BYTES {
             self.write_part(actor.ordinal);
         }
     }
@@ -510,10 +510,11 @@ impl Worker {
             return;
         }
         let Some(builder) = self.open.get_mut(&ordinal) else { return };
-        let (before, limit) = (builder.bytes(), self.memory);
-        let keep = (limit.trajectories > 0 && before <= limit.bytes) || !self.shared.subscriptions.lock().is_empty();
+        let (before, limit) = (builder.unwritten_bytes(), self.memory);
+        let keep =
+            (limit.trajectories > 0 && builder.bytes() <= limit.bytes) || !self.shared.subscriptions.lock().is_empty();
         let part = builder.part(keep);
-        self.open_bytes -= before - builder.bytes();
+        self.open_bytes -= before - builder.unwritten_bytes();
         if let Some(part) = part {
             self.write(|writer| writer.push(part));
         }
@@ -545,7 +546,7 @@ impl Worker {
         if !end.complete {
             stats.episodes_interrupted.fetch_add(1, Ordering::Relaxed);
         }
-        self.open_bytes -= builder.bytes();
+        self.open_bytes -= builder.unwritten_bytes();
         let Finished { steps, whole, piece, spare } = builder.finish(end, last);
         self.spare_columns.extend(spare);
         stats.steps.fetch_add(steps as u64, Ordering::Relaxed);
