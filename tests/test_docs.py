@@ -25,6 +25,8 @@ CLASSES = [
     relevo.ActionBatch,
     relevo.Episode,
     relevo.Run,
+    relevo.RunWriter,
+    relevo.Steps,
     relevo.ModelModule,
     relevo.Contract,
     relevo.StateContract,
@@ -32,6 +34,8 @@ CLASSES = [
     relevo.CollectResult,
     relevo.envs.ProcessVectorEnv,
     relevo.export.ExportReport,
+    relevo.trajectories.EpisodeData,
+    relevo.trajectories.ExportResult,
 ]
 # A comment above a block names the packages without which it does not run.
 FENCED = re.compile(r"(?:^<!-- needs: ([\w, ]+) -->\n\n)?^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -154,7 +158,7 @@ def test_the_reference_has_the_names_of(public: type) -> None:
 
 def test_the_reference_has_every_public_name() -> None:
     text = (REPOSITORY / "docs" / "reference.md").read_text(encoding="utf-8")
-    names = [*relevo.__all__, *relevo.envs.__all__, *relevo.export.__all__]
+    names = [*relevo.__all__, *relevo.envs.__all__, *relevo.export.__all__, *relevo.trajectories.__all__]
     missing = [name for name in names if not name.startswith("_") and not re.search(rf"\b{name}\b", text)]
     assert missing == []
 

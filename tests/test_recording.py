@@ -119,7 +119,7 @@ def test_two_policies_with_other_columns_lie_in_segments_of_their_own(policy: Pa
             wide_actors.observe(2.0, terminated=step == 3)
         with pytest.raises(relevo.ContractError, match="different tensors"):
             agent.actors().act(np.zeros((4, 2), np.float32))
-    assert len(list((tmp_path / "run" / "segments").iterdir())) == 2
+    assert len(list((tmp_path / "run" / "segments").glob("*.arrow"))) == 2
     episodes = list(relevo.open_run(tmp_path / "run").episodes())
     assert sorted((episode.policies[0], episode.episode_return) for episode in episodes) == [
         ("default", 4.0),
@@ -227,3 +227,26 @@ def test_a_killed_run_keeps_every_flushed_episode(policy: Path, tmp_path: Path, 
     numbers = sorted(episode.number for episode in episodes)
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= 16 * (flushed + 1) // 10
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_long_episode_is_written_in_parts_and_whole_again(tmp_path: Path, kept: bool) -> None:
+    width, steps = 5_000, 900
+    model = models.linear(tmp_path / "policy.onnx", np.zeros((width, 2)))
+    builder = relevo.AgentBuilder().default_model(model, head="argmax").actor_count(1).record(tmp_path / "run")
+    # 18 MB: four parts and a rest. What may not be kept in memory is let go once it is written.
+    with builder.keep_in_memory(10, bytes=(64 if kept else 1) << 20).build() as agent:
+        actors = agent.actors()
+        for step in range(steps):
+            actors.act(np.full((1, width), step, np.float32))
+            actors.observe(float(step), terminated=step == steps - 1, final_obs=np.full((1, width), -1.0, np.float32))
+        agent.flush()
+        in_memory = agent.trajectories()
+        assert agent.stats()["steps_written"] == steps
+    on_disk = relevo.open_run(tmp_path / "run").episode(0)
+    assert len(in_memory) == kept
+    for episode in [on_disk, *in_memory]:
+        assert len(episode) == steps
+        assert episode.terminated
+        np.testing.assert_array_equal(episode.observations[:, 7], [*range(steps), -1])
+        np.testing.assert_array_equal(episode.rewards, np.arange(steps))

@@ -33,11 +33,11 @@ def relayrl() -> Path:
     return program
 
 
-def relevo() -> Path:
-    """Builds our own, `benches/src/bin/single-calls.rs`; gives its path."""
+def relevo(name: str) -> Path:
+    """Builds our own, `benches/src/bin/<name>.rs`; gives its path."""
     # The whole workspace is named: on a part of it, dependencies would get fewer features and be compiled anew.
-    _build("--workspace", "--bin", "single-calls", "--target-dir", TARGET, folder=ROOT)
-    return TARGET / "release" / "single-calls"
+    _build("--workspace", "--bin", name, "--target-dir", TARGET, folder=ROOT)
+    return TARGET / "release" / name
 
 
 def _build(*options: str | Path, folder: Path) -> None:

@@ -38,7 +38,7 @@ def run(folder: Path, quick: bool) -> Report:
         "onnxruntime": onnxruntime.__version__,
         "relevo": relevo.__version__,
     }
-    peer, ours = programs.relayrl(), programs.relevo()
+    peer, ours = programs.relayrl(), programs.relevo("single-calls")
     model = folder / policies.MLP
     turns, calls = (2, 500) if quick else (9, 2_000)
     for case in ("threads", "tasks"):

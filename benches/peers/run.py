@@ -40,6 +40,7 @@ WORKLOADS = {
     "torchrl_single_calls": "torchrl",
     "asyncio_calls": "uvloop",
     "update_model": None,
+    "recording": None,
 }
 
 

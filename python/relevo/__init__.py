@@ -1,6 +1,6 @@
 """Many actors, shared policies, every step written down: reinforcement learning with a Rust core."""
 
-from relevo import envs, export
+from relevo import envs, export, trajectories
 from relevo._core import (
     ActionBatch,
     Actors,
@@ -9,7 +9,10 @@ from relevo._core import (
     Episode,
     ModelModule,
     Run,
+    RunWriter,
     StateContract,
+    Steps,
+    Subscription,
     TensorContract,
     __version__,
 )
@@ -55,7 +58,10 @@ __all__ = [
     "Normalization",
     "RelevoError",
     "Run",
+    "RunWriter",
     "StateContract",
+    "Steps",
+    "Subscription",
     "TensorContract",
     "TrajectoryError",
     "UnsuitableEnvironmentError",
@@ -64,4 +70,5 @@ __all__ = [
     "envs",
     "export",
     "open_run",
+    "trajectories",
 ]

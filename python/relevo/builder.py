@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from relevo._core import Agent, ModelModule
 from relevo.checks import seconds as checked_seconds
 from relevo.checks import whole_number
 from relevo.errors import ConfigError
+from relevo.record_settings import Compression, Fsync, OnFailure, RecordSettings
 from relevo.settings import Bounds, Head, Normalization, PolicySettings, by_name
 from relevo.shutdown import shut_down_at_exit
 
@@ -49,10 +49,10 @@ class AgentBuilder:
         self._max_batch = 256
         self._max_wait = 0.0005
         self._on_error: OnError = "raise"
-        self._record: Path | None = None
-        self._format = "arrow"
+        self._record: RecordSettings | None = None
         self._memory_trajectories = 1_000
         self._memory_bytes = 256 << 20
+        self._max_trajectory_length: int | None = None
         self._seed: int | None = None
         self._keep_outputs = False
 
@@ -161,12 +161,43 @@ class AgentBuilder:
         self._on_error = reaction
         return self
 
-    def record(self, path: str | os.PathLike[str], format: Literal["arrow"] = "arrow") -> Self:  # noqa: A002
-        """Writes every step into the run folder `path`, which must not hold a run yet."""
+    def record(
+        self,
+        path: str | os.PathLike[str],
+        format: Literal["arrow"] = "arrow",  # noqa: A002
+        *,
+        compression: Compression = "none",
+        fsync: Fsync = "segment",
+        segment_bytes: int = 1 << 30,
+        segment_seconds: float = 900.0,
+        resume: bool = False,
+        on_failure: OnFailure = "continue",
+    ) -> Self:
+        """Writes every step into the run folder `path`.
+
+        Args:
+            path: the folder; it must not hold a run yet, unless `resume` is set.
+            format: how segments are written: `"arrow"`.
+            compression: `"none"`, `"lz4"` (fast) or `"zstd"` (small).
+            fsync: when the system is asked to put on the disk what was written, so that it outlives a power cut:
+                `"never"`, `"segment"` (when one is closed) or `"batch"` (after each, about once a second). A process
+                that is killed loses nothing that was written, whatever this is.
+            segment_bytes: a segment that has as many bytes is closed, and another one begun; 1 GiB by default.
+            segment_seconds: the same by its age; 15 minutes by default.
+            resume: goes on with the run in the folder, if there is one: episode numbers and random streams go on where
+                they stood.
+            on_failure: what becomes of actors where the disk is full or the folder gone. `"continue"`, the default: one
+                caller gets the `TrajectoryError`, and then they act on unrecorded. `"stop"`: every call gets it.
+
+        Raises:
+            ConfigError: a setting is none of these.
+        """
         if cast("str", format) != "arrow":
             msg = f'the format "{format}" is not known; the only one is "arrow"'
             raise ConfigError(msg)
-        self._record, self._format = Path(path), format
+        self._record = RecordSettings(
+            Path(path), compression, fsync, segment_bytes, segment_seconds, resume, on_failure
+        )
         return self
 
     def keep_in_memory(self, trajectories: int, *, bytes: int = 256 << 20) -> Self:  # noqa: A002
@@ -176,6 +207,14 @@ class AgentBuilder:
         """
         self._memory_trajectories = whole_number("trajectories", trajectories, 0)
         self._memory_bytes = whole_number("bytes", bytes, 0)
+        return self
+
+    def max_trajectory_length(self, steps: int) -> Self:
+        """Records an episode that goes on after so many steps as a truncated one, and what follows as another.
+
+        Its final observation is that of the next step. By default episodes are as long as they are.
+        """
+        self._max_trajectory_length = whole_number("max_trajectory_length", steps, 1)
         return self
 
     def seed(self, seed: int) -> Self:
@@ -203,7 +242,6 @@ class AgentBuilder:
         if not self._policies:
             msg = "an agent needs a model; give one by default_model(path)"
             raise ConfigError(msg)
-        seed = secrets.randbits(64) if self._seed is None else self._seed
         loaded = [(name, policy, self._load(policy)) for name, policy in self._policies.items()]
         policies = [(name, model, policy.settings(model)) for name, policy, model in loaded]
         agent = Agent(
@@ -216,7 +254,8 @@ class AgentBuilder:
             record=self._record,
             memory_trajectories=self._memory_trajectories,
             memory_bytes=self._memory_bytes,
-            seed=seed,
+            most_steps=self._max_trajectory_length,
+            seed=self._seed,
             keep_outputs=self._keep_outputs,
             threads=self._threads,
             device=self._device or "cpu",
@@ -243,9 +282,10 @@ class AgentBuilder:
                 "max_batch": self._max_batch,
                 "max_wait": self._max_wait,
                 "on_error": self._on_error,
-                "format": self._format,
+                "record": None if self._record is None else self._record.as_dict(),
                 "memory_trajectories": self._memory_trajectories,
                 "memory_bytes": self._memory_bytes,
+                "max_trajectory_length": self._max_trajectory_length,
                 "heads": {name: policy.head for name, policy in self._policies.items()},
                 "roles": {name: dict(policy.roles or {}) for name, policy in self._policies.items()},
                 "branches": {name: policy.branches for name, policy in self._policies.items()},

@@ -71,11 +71,9 @@ fn agent(model: &Path, actor_count: usize, routers: usize) -> Result<Agent, rele
         routers,
         batching: Batching::default(),
         on_error: OnError::Raise,
-        record: None,
         memory: MemoryLimit { trajectories: 1_000, bytes: 256 << 20 },
-        seed: 7,
-        keep_outputs: false,
-        description: serde_json::Value::Null,
+        seed: Some(7),
+        ..AgentConfig::new(Vec::new())
     })?;
     agent.start()?;
     Ok(agent)

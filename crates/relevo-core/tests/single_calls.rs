@@ -87,11 +87,18 @@ fn recorded(agent: &Agent) -> HashMap<Uuid, Vec<f32>> {
 #[test]
 fn threads_share_batches_and_each_gets_its_own_answer() {
     let (threads, calls) = (64, 50);
-    let agent = agent(vec![sign().slot("default", Some(HeadKind::Argmax))], threads, usize::MAX);
+    let patient = Batching { max_batch: 256, max_wait: Duration::from_millis(50) };
+    let agent = batching_agent(vec![sign().slot("default", Some(HeadKind::Argmax))], threads, usize::MAX, patient);
+    // Where a machine is busy, a thread might make all its calls before the next one has begun.
+    let all_have_called = Barrier::new(threads);
     scope(|scope| {
         for (thread, group) in singles(&agent).into_iter().enumerate() {
+            let all_have_called = &all_have_called;
             scope.spawn(move || {
                 for call in 0..calls {
+                    if call == 1 {
+                        all_have_called.wait();
+                    }
                     let (observation, expected) = puzzle(thread * calls + call);
                     assert_eq!(action(act(&group, &[observation], None, &RECORD)), expected);
                     end(&group, 1.0, call + 1 == calls);

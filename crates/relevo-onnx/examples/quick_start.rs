@@ -39,7 +39,7 @@ fn policy(path: &Path) -> relevo_core::Result<Arc<PolicySlot>> {
 
 fn quick_start(path: &Path) -> Fallible {
     // Four actors of one policy. What is not said has the default of `AgentConfig::new`.
-    let agent = Agent::new(AgentConfig { actor_count: 4, seed: 7, ..AgentConfig::new(vec![policy(path)?]) })?;
+    let agent = Agent::new(AgentConfig { actor_count: 4, seed: Some(7), ..AgentConfig::new(vec![policy(path)?]) })?;
     agent.start()?;
     let mut ids = agent.actor_ids()?;
     println!("an agent with {} actors runs", ids.len());

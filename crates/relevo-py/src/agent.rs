@@ -1,7 +1,7 @@
 //! `relevo.Agent`: the runtime, with RelayRL's names as thin aliases.
 
 use std::{
-    path::PathBuf,
+    num::NonZeroUsize,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +16,7 @@ use pyo3::{
 use relevo_core::{
     policy::{LoadedModel, PolicyOptions, PolicySlot},
     runtime::{self, AgentConfig, Batching, OnError, RouterCounts, RouterReport},
-    trajectory::MemoryLimit,
+    trajectory::{MemoryLimit, WhenFull},
 };
 use uuid::Uuid;
 
@@ -31,6 +31,8 @@ use crate::{
     model::ModelModule,
     outcome::OutcomeArguments,
     policy_settings::PolicySettings,
+    record_settings::{RecordSettings, named},
+    subscription::Subscription,
     update,
 };
 
@@ -50,7 +52,7 @@ type PolicyArgument = (String, ModelModule, PolicySettings);
 #[pymethods]
 impl Agent {
     #[new]
-    #[pyo3(signature = (policies, *, actor_count, routers, max_batch, max_wait, on_error, record, memory_trajectories, memory_bytes, seed, keep_outputs, threads, device, description))]
+    #[pyo3(signature = (policies, *, actor_count, routers, max_batch, max_wait, on_error, record, memory_trajectories, memory_bytes, most_steps, seed, keep_outputs, threads, device, description))]
     #[expect(clippy::too_many_arguments, reason = "called by AgentBuilder alone")]
     fn new(
         py: Python<'_>,
@@ -60,10 +62,11 @@ impl Agent {
         max_batch: usize,
         max_wait: f64,
         on_error: &str,
-        record: Option<PathBuf>,
+        record: Option<RecordSettings>,
         memory_trajectories: usize,
         memory_bytes: usize,
-        seed: u64,
+        most_steps: Option<NonZeroUsize>,
+        seed: Option<u64>,
         keep_outputs: bool,
         threads: usize,
         device: String,
@@ -81,6 +84,7 @@ impl Agent {
                 )));
             }
         };
+        let record = record.map(RecordSettings::recording).transpose()?;
         let agent = detach_and_log(py, || {
             let policies = policies
                 .into_iter()
@@ -94,6 +98,7 @@ impl Agent {
                 on_error,
                 record,
                 memory: MemoryLimit { trajectories: memory_trajectories, bytes: memory_bytes },
+                most_steps,
                 seed,
                 keep_outputs,
                 description,
@@ -104,6 +109,12 @@ impl Agent {
 
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         detach_and_log(py, || self.runtime.start())
+    }
+
+    #[pyo3(signature = (capacity=1_000, when_full="drop_oldest"))]
+    fn subscribe(&self, py: Python<'_>, capacity: usize, when_full: &str) -> PyResult<Subscription> {
+        let when_full = named("when_full", when_full, &WhenFull::NAMES)?;
+        Ok(Subscription(detach(py, || self.runtime.subscribe(capacity, when_full))?))
     }
 
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
@@ -325,6 +336,11 @@ impl Agent {
         result.set_item("policies", policies)?;
         result.set_item("steps_recorded", stats.steps_recorded)?;
         result.set_item("steps_written", stats.steps_written)?;
+        result.set_item("batches_written", stats.batches_written)?;
+        result.set_item("bytes_written", stats.bytes_written)?;
+        result.set_item("recording_queue_bytes", stats.recording_queue_bytes)?;
+        result.set_item("recording_waits", stats.recording_waits)?;
+        result.set_item("recording_wait_seconds", stats.recording_wait_seconds)?;
         result.set_item("recording_error", stats.recording_error)?;
         result.set_item("episodes_recorded", stats.episodes_recorded)?;
         result.set_item("episodes_interrupted", stats.episodes_interrupted)?;

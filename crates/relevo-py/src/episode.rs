@@ -92,6 +92,11 @@ impl Episode {
     }
 
     #[getter]
+    fn policy_runs(&self) -> Vec<(usize, String, u64)> {
+        self.0.policies.iter().map(|run| (run.from, run.policy.to_string(), run.version)).collect()
+    }
+
+    #[getter]
     fn policies(&self) -> Vec<String> {
         let mut names: Vec<String> = self.0.policies.iter().map(|run| run.policy.to_string()).collect();
         names.dedup();

@@ -11,6 +11,7 @@ mod contract;
 mod detach;
 mod devices;
 mod episode;
+mod episode_arrays;
 mod error;
 mod event_loop;
 mod final_observations;
@@ -23,7 +24,11 @@ mod once;
 mod outcome;
 mod pending_action;
 mod policy_settings;
+mod record_settings;
 mod run;
+mod run_writer;
+mod steps;
+mod subscription;
 mod tensor_device;
 mod update;
 
@@ -48,7 +53,10 @@ mod _core {
         model::ModelModule,
         pending_action::PendingAction,
         policy_settings::{check_bounds, check_normalization},
-        run::{Episodes, Run},
+        run::{Episodes, Run, repair_run},
+        run_writer::RunWriter,
+        steps::{StepBatches, Steps},
+        subscription::Subscription,
     };
 
     #[pymodule_init]

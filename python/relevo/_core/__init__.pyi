@@ -12,7 +12,10 @@ from relevo._core.machine import processors
 from relevo._core.model import ModelModule
 from relevo._core.pending_action import PendingAction
 from relevo._core.policy_settings import check_bounds, check_normalization
-from relevo._core.run import Episodes, Run
+from relevo._core.run import Episodes, Run, repair_run
+from relevo._core.run_writer import RunWriter
+from relevo._core.steps import StepBatches, Steps
+from relevo._core.subscription import Subscription
 
 __all__ = [
     "ActionBatch",
@@ -24,7 +27,11 @@ __all__ = [
     "ModelModule",
     "PendingAction",
     "Run",
+    "RunWriter",
     "StateContract",
+    "StepBatches",
+    "Steps",
+    "Subscription",
     "TensorContract",
     "__version__",
     "check_bounds",
@@ -34,6 +41,7 @@ __all__ = [
     "next_event",
     "other_backends",
     "processors",
+    "repair_run",
 ]
 
 __version__: str

@@ -1,6 +1,5 @@
 import os
 from collections.abc import Awaitable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self, final
 from uuid import UUID
 
@@ -11,6 +10,8 @@ from relevo._core.action_batch import ActionBatch
 from relevo._core.actors import Actors
 from relevo._core.episode import Episode
 from relevo._core.model import ModelModule
+from relevo._core.subscription import Subscription
+from relevo.record_settings import RecordSettings
 from relevo.settings import PolicySettings
 
 @final
@@ -29,10 +30,11 @@ class Agent:
         max_batch: int,
         max_wait: float,
         on_error: str,
-        record: Path | None,
+        record: RecordSettings | None,
         memory_trajectories: int,
         memory_bytes: int,
-        seed: int,
+        most_steps: int | None,
+        seed: int | None,
         keep_outputs: bool,
         threads: int,
         device: str,
@@ -193,6 +195,21 @@ class Agent:
             AgentStateError: the agent was shut down.
         """
 
+    def subscribe(self, capacity: int = 1_000, when_full: str = "drop_oldest") -> Subscription:
+        """Finished trajectories from now on, as they end: a queue to a learner in the same process.
+
+        Args:
+            capacity: trajectories that may wait to be read.
+            when_full: what becomes of one that ends while so many wait. `"drop_oldest"`, the default: the oldest goes,
+                and is counted. `"block"`: recording waits for the reader, and before long actors wait for that; half a
+                minute at most, then the oldest goes. The reader must be another thread than those that act. `"error"`:
+                it goes itself, and the reader gets an `AgentStateError`.
+
+        Raises:
+            AgentStateError: the agent has not started, or it records nothing.
+            ConfigError: `when_full` is none of these.
+        """
+
     def pause_recording(self) -> None:
         """Records no more, from the next action of each actor on. Open episodes end as incomplete ones.
 
@@ -221,7 +238,9 @@ class Agent:
         `index`, `actors` placed there, `queue`, `batches`, `rows`, `failed`, `batch_sizes`, `queue_seconds`,
         `inference_seconds` and `restarts`; `retired_routers`, what those that were taken away had counted together;
         `policies`, by name, each with `version`, `calls`, `rows`, `inference_seconds`, `errors`;
-        `steps_recorded` and `episodes_recorded`, in memory, on disk or lost; `steps_written`, on disk;
+        `steps_recorded` and `episodes_recorded`, in memory, on disk or lost; `steps_written`,
+        `batches_written` and `bytes_written`, on disk; `recording_queue_bytes`, which wait for the recorder, and
+        `recording_waits` and `recording_wait_seconds`, the times that calls had to wait for it;
         `episodes_interrupted`, `rewards_missing`, `final_observations_missing`; `episodes_lost`, which did not reach
         the disk because it had failed, and `recording_error`, which says why.
         """

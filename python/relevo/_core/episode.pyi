@@ -27,8 +27,8 @@ class Episode:
         """
 
     @property
-    def actions(self) -> npt.NDArray[Any]:
-        """`[T, …]`"""
+    def actions(self) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
+        """`[T, …]`; a dict by name for policies with several kinds of actions."""
 
     @property
     def action_masks(self) -> npt.NDArray[np.uint8] | None:
@@ -53,6 +53,10 @@ class Episode:
     @property
     def policy_versions(self) -> npt.NDArray[np.uint64]:
         """`[T]`, the version of the policy that acted."""
+
+    @property
+    def policy_runs(self) -> list[tuple[int, str, int]]:
+        """Which policy acted from which step on: first step, name, version."""
 
     @property
     def policies(self) -> list[str]:

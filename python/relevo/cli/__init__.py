@@ -17,6 +17,7 @@ from relevo.cli.doctor import doctor
 from relevo.cli.inspect import inspect
 from relevo.cli.run import run
 from relevo.cli.terminal import INTERRUPTED, print_error
+from relevo.cli.trajectories import app as trajectories
 
 app = typer.Typer(
     name="relevo",
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command(no_args_is_help=True)(run)
 app.command(no_args_is_help=True)(inspect)
 app.command()(doctor)
+app.add_typer(trajectories)
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,6 +54,10 @@ def relevo(
     [bold]Run it in 64 environments, and record into the folder runs/a:[/bold]
 
         relevo run --policy policy.onnx --env CartPole-v1 --out runs/a
+
+    [bold]What was recorded there? Returns as a picture, other formats:[/bold]
+
+        relevo trajectories --help
 
     [bold]Does something not work on this machine?[/bold]
 

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{
     actor::Actor,
-    config::AgentConfig,
+    config::{AgentConfig, drawn_seed},
     group::ActorGroup,
     observe::{FinalObservations, Outcome, observe_each},
     routers::Routers,
@@ -23,7 +23,10 @@ use crate::{
     error::{Error, Result},
     fork::Birthplace,
     policy::{LoadedModel, PolicySlot},
-    trajectory::{Episode, ModelInfo, Pending, Recorder, RecorderConfig, RunInfo, RunWriter, Sealer, StepSchema},
+    trajectory::{
+        Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, StepSchema,
+        StreamPlace, Subscription, WhenFull,
+    },
 };
 
 /// An actor takes some 300 bytes; more of them than this are a slip of the keyboard.
@@ -37,28 +40,35 @@ const DEFAULT_POLICY: &str = "default";
 pub struct Agent {
     pub(super) shared: Arc<AgentShared>,
     config: AgentConfig,
+    /// The folder of a run that is gone on with, until the agent starts.
+    resumed: Mutex<Option<(RunWriter, u64)>>,
 }
 
 impl Agent {
     /// An agent with its actors, not yet started.
     pub fn new(config: AgentConfig) -> Result<Self> {
         config.validate()?;
-        let table = Table { policies: config.policies.clone(), ..Table::default() };
+        let (writer, before) = resume(&config)?.unzip();
+        let seed = before.as_ref().map(|before| before.seed).or(config.seed).unwrap_or_else(drawn_seed);
+        let first_episode = before.as_ref().map_or(0, |before| before.next_episode);
+        let draws = before.map(|before| before.draws).unwrap_or_default();
+        let table = Table { policies: config.policies.clone(), draws, ..Table::default() };
         let agent = Self {
             shared: Arc::new(AgentShared {
-                seed: config.seed,
+                seed,
                 keep_outputs: config.keep_outputs,
                 structure: Mutex::default(),
                 phase: AtomicUsize::new(BUILT),
                 birthplace: Birthplace::here(),
                 recorder: OnceLock::new(),
-                routers: Routers::new(config.routers, config.batching, config.seed),
+                routers: Routers::new(config.routers, config.batching, seed),
                 on_error: config.on_error,
                 recording: AtomicBool::new(true),
                 dropped: AtomicU64::new(0),
                 table: RwLock::new(table),
                 groups: Mutex::default(),
             }),
+            resumed: Mutex::new(writer.map(|writer| (writer, first_episode))),
             config,
         };
         agent.add_actors(agent.config.actor_count, None)?;
@@ -77,25 +87,57 @@ impl Agent {
             return Err(Error::State("the agent was started before; build a new one for another run".into()));
         }
         if self.config.record.is_some() || self.config.memory.trajectories > 0 {
-            let writer = match &self.config.record {
-                Some(path) => Some(RunWriter::create(path, &self.run_info())?),
-                None => None,
-            };
+            let (writer, first_episode) = self.open_folder()?;
             // Weak::<AgentShared> to Weak<dyn Sealer>.
             let sealer: Weak<dyn Sealer> = Arc::downgrade(&self.shared) as Weak<dyn Sealer>;
-            let recorder = Recorder::start(RecorderConfig { memory: self.config.memory, writer }, sealer)?;
+            let goes_on = self.config.record.as_ref().is_none_or(|record| record.goes_on);
+            let config = RecorderConfig {
+                memory: self.config.memory,
+                writer,
+                first_episode,
+                goes_on,
+                most_steps: self.config.most_steps,
+            };
+            let recorder = Recorder::start(config, sealer)?;
             drop(self.shared.recorder.set(recorder));
         }
         self.shared.routers.start()?;
         self.shared.phase.store(RUNNING, Ordering::Release);
         let actors = self.shared.table.read().by_id.len();
-        tracing::info!(actors, seed = self.config.seed, "the agent has started (actors: {actors})");
+        tracing::info!(actors, seed = self.shared.seed, "the agent has started (actors: {actors})");
         Ok(())
     }
 
-    fn run_info(&self) -> RunInfo {
+    /// The writer of the run folder, if there is one, and the number of the first episode.
+    fn open_folder(&self) -> Result<(Option<RunWriter>, u64)> {
+        let Some(record) = &self.config.record else { return Ok((None, 0)) };
         let models = self.shared.table.read().policies.iter().map(|policy| model_info(policy)).collect();
-        RunInfo::new(self.config.seed, self.config.description.clone(), models)
+        if let Some((mut writer, first_episode)) = self.resumed.lock().take() {
+            for model in models {
+                writer.add_model(model)?;
+            }
+            return Ok((Some(writer), first_episode));
+        }
+        let info = RunInfo::new(self.shared.seed, self.config.description.clone(), models);
+        Ok((Some(RunWriter::create(&record.folder, &info, record.options)?), 0))
+    }
+
+    /// How far the actors' random streams have been used.
+    fn stream_places(&self) -> Vec<StreamPlace> {
+        let actors: Vec<_> = self.shared.table.read().by_ordinal.values().cloned().collect();
+        let place = |actor: Arc<Actor>| {
+            let home = actor.home.lock();
+            let (draws, group) = (home.draws, home.group.clone());
+            drop(home);
+            let draws = match group {
+                Some((group, column)) => {
+                    group.state.lock().work.as_ref().map_or(draws, |work| work.streams[column].draw)
+                }
+                None => draws,
+            };
+            StreamPlace::new(actor.ordinal, draws)
+        };
+        actors.into_iter().map(place).collect()
     }
 
     /// Whether the agent runs.
@@ -119,6 +161,9 @@ impl Agent {
         let ids = (0..count)
             .map(|_| {
                 let actor = Arc::new(Actor::new(table.next_ordinal, Uuid::new_v4(), policy.clone()));
+                if let Some(draws) = table.draws.get(&table.next_ordinal) {
+                    actor.home.lock().draws = *draws;
+                }
                 self.shared.routers.place(&actor);
                 table.next_ordinal += 1;
                 table.by_id.insert(actor.id(), actor.clone());
@@ -324,6 +369,22 @@ impl Agent {
         Ok(count)
     }
 
+    /// Trajectories from now on, as they end, for one reader: whole ones, at most `capacity` at a time.
+    ///
+    /// # Errors
+    /// [`Error::State`] before the start, and where the agent records nothing.
+    pub fn subscribe(&self, capacity: usize, when_full: WhenFull) -> Result<Arc<Subscription>> {
+        self.shared.check_here()?;
+        let recorder = self.shared.recorder().ok_or_else(|| {
+            Error::State(
+                "there are no trajectories to subscribe to: the agent has not started, or it records nothing; call start(), and \
+                 give the builder record(path) or keep_in_memory(n)"
+                    .into(),
+            )
+        })?;
+        Ok(recorder.subscribe(capacity, when_full))
+    }
+
     /// The trajectories in memory, oldest first. Call [`Agent::flush`] before for those that ended just now.
     pub fn trajectories(&self) -> Vec<Arc<Episode>> {
         self.shared.recorder().map(|recorder| recorder.trajectories()).unwrap_or_default()
@@ -361,7 +422,8 @@ impl Agent {
                 // A call that began before the phase changed holds this lock until it has committed its row.
                 group.seal_last(&self.shared);
             }
-            recorder.inspect(|recorder| recorder.close());
+            let streams = if self.config.record.is_some() { self.stream_places() } else { Vec::new() };
+            recorder.inspect(|recorder| recorder.close(streams));
         }
         drop(structure);
         let Some(recorder) = recorder else { return Ok(()) };
@@ -379,6 +441,23 @@ impl Drop for Agent {
         // Whoever wants to see an error calls `shutdown`.
         drop(self.shutdown(&mut || Ok(())));
     }
+}
+
+/// Opens the folder of a run that is to be gone on with, if there is one.
+fn resume(config: &AgentConfig) -> Result<Option<(RunWriter, Resumed)>> {
+    let Some(record) = config.record.as_ref().filter(|record| record.resume && RunWriter::is_run(&record.folder))
+    else {
+        return Ok(None);
+    };
+    let (writer, before) = RunWriter::resume(&record.folder, record.options)?;
+    if let Some(seed) = config.seed.filter(|seed| *seed != before.seed) {
+        return Err(Error::Config(format!(
+            "the run in {} has the seed {}, and {seed} was given; give that one, or none, to go on with it",
+            record.folder.display(),
+            before.seed
+        )));
+    }
+    Ok(Some((writer, before)))
 }
 
 fn model_info(policy: &PolicySlot) -> ModelInfo {

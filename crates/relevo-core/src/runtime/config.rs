@@ -1,12 +1,12 @@
 //! How an agent is made.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use super::routers::MOST_ROUTERS;
 use crate::{
     error::{Error, Result},
     policy::PolicySlot,
-    trajectory::MemoryLimit,
+    trajectory::{MemoryLimit, WriterOptions},
 };
 
 /// How single calls are batched.
@@ -41,6 +41,26 @@ pub enum OnError {
     DropActor,
 }
 
+/// Where and how an agent records.
+#[derive(Debug, Clone)]
+pub struct RecordConfig {
+    /// The run folder.
+    pub folder: PathBuf,
+    /// How it is written.
+    pub options: WriterOptions,
+    /// Whether a run that is there is gone on with; if not, it is an error.
+    pub resume: bool,
+    /// Whether actors may go on acting after recording has failed. The error reaches one caller in any case.
+    pub goes_on: bool,
+}
+
+impl RecordConfig {
+    /// Into a new folder, with the usual options; actors go on when recording has failed.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, options: WriterOptions::default(), resume: false, goes_on: true }
+    }
+}
+
 /// How an agent is made: [`AgentConfig::new`] has the defaults, and every field may be changed after it.
 #[derive(Debug)]
 pub struct AgentConfig {
@@ -54,12 +74,14 @@ pub struct AgentConfig {
     pub batching: Batching,
     /// What becomes of an actor whose policy fails for it.
     pub on_error: OnError,
-    /// The run folder to record into.
-    pub record: Option<PathBuf>,
+    /// The run folder to record into, and how.
+    pub record: Option<RecordConfig>,
     /// How much is kept in memory.
     pub memory: MemoryLimit,
-    /// Seed of all random streams.
-    pub seed: u64,
+    /// An episode is recorded as truncated when it has so many steps and goes on; what follows is another one.
+    pub most_steps: Option<NonZeroUsize>,
+    /// Seed of all random streams; without one, that of the run that is gone on with, or else a drawn one.
+    pub seed: Option<u64>,
     /// Whether raw outputs are handed out with the actions.
     pub keep_outputs: bool,
     /// The resolved configuration in words of the caller's, for `run.json`.
@@ -78,7 +100,8 @@ impl AgentConfig {
             on_error: OnError::default(),
             record: None,
             memory: MemoryLimit::default(),
-            seed: drawn_seed(),
+            most_steps: None,
+            seed: None,
             keep_outputs: false,
             description: serde_json::Value::Null,
         }
@@ -112,7 +135,7 @@ impl AgentConfig {
 }
 
 /// 64 random bits. A random id has a few bits that are always the same, in other places in each half.
-fn drawn_seed() -> u64 {
+pub(super) fn drawn_seed() -> u64 {
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
     high ^ low
 }

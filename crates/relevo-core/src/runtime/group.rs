@@ -327,6 +327,7 @@ impl Work {
             _ => Block::new(self.layout.clone(), capacity),
         };
         let mut block = std::mem::replace(&mut self.block, fresh);
+        block.draws.extend(self.streams.iter().map(|stream| stream.draw));
         self.ended = false;
         if let Some(row) = self.open_row.take() {
             let cells = block.cells(row);

@@ -33,7 +33,7 @@ pub use act::{ActCall, ActOptions, Recording, first_nan};
 pub use actor::Actor;
 pub use agent::Agent;
 pub use baton::Baton;
-pub use config::{AgentConfig, Batching, OnError};
+pub use config::{AgentConfig, Batching, OnError, RecordConfig};
 pub use group::ActorGroup;
 pub use handover::Caller;
 pub use observe::{FinalObservations, Outcome, Rewards, Values};

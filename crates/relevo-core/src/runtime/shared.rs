@@ -9,6 +9,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
 use uuid::Uuid;
 
 use super::{actor::Actor, config::OnError, group::ActorGroup, routers::Routers};
@@ -49,6 +50,8 @@ pub(super) struct Table {
     /// In the order in which they were made.
     pub(super) by_ordinal: BTreeMap<u32, Arc<Actor>>,
     pub(super) next_ordinal: u32,
+    /// By ordinal: how far random streams had been used when the run was gone on with.
+    pub(super) draws: FxHashMap<u32, u64>,
     /// In the order in which they were named; the first is the one that new actors follow.
     pub(super) policies: Vec<Arc<PolicySlot>>,
     /// Policies of actors that brought a model of their own. They go with the last of those actors.

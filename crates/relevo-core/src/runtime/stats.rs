@@ -79,6 +79,16 @@ pub struct AgentStats {
     pub steps_recorded: u64,
     /// Steps on disk.
     pub steps_written: u64,
+    /// Batches on disk.
+    pub batches_written: u64,
+    /// Bytes of those.
+    pub bytes_written: u64,
+    /// Bytes of steps that wait for the recorder.
+    pub recording_queue_bytes: usize,
+    /// Times that a call had to wait for the recorder.
+    pub recording_waits: u64,
+    /// How long those waited together.
+    pub recording_wait_seconds: f64,
     /// The error that stopped the recording.
     pub recording_error: Option<String>,
     /// Episodes recorded.
@@ -122,6 +132,11 @@ impl Agent {
             policies: policies.collect(),
             steps_recorded: count(|stats| &stats.steps),
             steps_written: count(|stats| &stats.steps_written),
+            batches_written: count(|stats| &stats.batches_written),
+            bytes_written: count(|stats| &stats.bytes_written),
+            recording_queue_bytes: self.shared.recorder().map_or(0, |recorder| recorder.queued()),
+            recording_waits: count(|stats| &stats.waits),
+            recording_wait_seconds: Duration::from_nanos(count(|stats| &stats.wait_nanoseconds)).as_secs_f64(),
             recording_error: self
                 .shared
                 .recorder()

@@ -1,45 +1,21 @@
-//! Whole episodes as one Arrow record batch.
+//! Episodes, or pieces of them, as the buffers of one Arrow record batch.
+//!
+//! The columns of a piece are written from where they lie. What is the same for all rows of one, and what Arrow needs besides, is
+//! made in a scratch that goes from batch to batch.
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use arrow_array::types::{
-    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type,
-};
-use arrow_array::{
-    ArrayRef, ArrowPrimitiveType, BooleanArray, FixedSizeBinaryArray, FixedSizeListArray, PrimitiveArray, RecordBatch,
-    StringArray, TimestampNanosecondArray,
-};
-use arrow_buffer::{
-    BooleanBufferBuilder, Buffer, MutableBuffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer,
-};
-use arrow_schema::{ArrowError, DataType, SchemaRef};
+use arrow_buffer::Buffer;
+use arrow_ipc::FieldNode;
 
-use super::schema::{ACTOR_ID_BYTES, UTC, mask_column};
-use super::{ColumnSpec, Episode, StepSchema};
-use crate::spec::DType;
+use super::{ColumnSpec, Piece, StepSchema, schema};
 
-/// One record batch of these episodes, which are of the schema `steps` and passed [`check`].
-pub(crate) fn record_batch(
-    schema: &SchemaRef,
-    steps: &StepSchema,
-    episodes: &[Arc<Episode>],
-) -> Result<RecordBatch, String> {
-    let rows = Rows { episodes, count: episodes.iter().map(|episode| row_count(episode)).sum() };
-    let columns = rows.columns(steps)?;
-    RecordBatch::try_new(schema.clone(), columns).map_err(|error| error.to_string())
-}
-
-/// T, and one for the closing row of an episode that ended.
-fn row_count(episode: &Episode) -> usize {
-    episode.len + usize::from(episode.complete)
-}
-
-/// Fails where an episode contradicts itself, so that its rows could not be written or read back.
-pub(crate) fn check(episode: &Episode) -> Result<(), String> {
+/// Fails where a piece of an episode contradicts itself, so that its rows could not be written or read back.
+pub(crate) fn check(piece: &Piece) -> Result<(), String> {
+    let Piece { episode, first_step, .. } = piece;
     let steps = &episode.schema;
-    if episode.len == 0 || u32::try_from(episode.len).is_err() {
-        return Err(format!("it has {} steps; an episode has 1 to 2^32 - 1", episode.len));
+    if episode.len == 0 || u32::try_from(episode.len + 1 + *first_step as usize).is_err() {
+        return Err(format!("it has {} steps from step {first_step} on; an episode has 1 to 2^32 - 2", episode.len));
     }
     if !episode.complete && (episode.has_final_observation || episode.terminated || episode.truncated) {
         return Err("it did not end, but has a final observation or an end's flag".into());
@@ -80,185 +56,290 @@ pub(crate) fn check(episode: &Episode) -> Result<(), String> {
     Ok(())
 }
 
-/// The rows of all the episodes, in order.
-struct Rows<'a> {
-    episodes: &'a [Arc<Episode>],
-    count: usize,
+/// A record batch before it is packed: in the order of the columns, lengths and buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) rows: usize,
+    pub(crate) nodes: Vec<FieldNode>,
+    pub(crate) buffers: Vec<Vec<Chunk>>,
+    /// What chunks are made in.
+    made: Vec<u8>,
 }
 
-impl Rows<'_> {
-    /// All columns, in the order of [`to_arrow`](super::schema::to_arrow).
-    fn columns(&self, steps: &StepSchema) -> Result<Vec<ArrayRef>, String> {
-        let text = |error: ArrowError| error.to_string();
+/// Some bytes of a buffer.
+#[derive(Debug)]
+pub(crate) enum Chunk {
+    /// A column of a piece.
+    Column(Buffer),
+    /// In the scratch.
+    Made(Range<usize>),
+}
+
+impl Body {
+    /// The bytes of a chunk of its own.
+    pub(crate) fn bytes<'a>(&'a self, chunk: &'a Chunk) -> &'a [u8] {
+        match chunk {
+            Chunk::Column(buffer) => buffer,
+            Chunk::Made(range) => &self.made[range.clone()],
+        }
+    }
+
+    /// Takes these pieces, which are of the schema `steps` and passed [`check`], in place of what it held.
+    pub(crate) fn fill(&mut self, steps: &StepSchema, pieces: &[Piece]) -> Result<(), String> {
+        self.nodes.clear();
+        self.buffers.clear();
+        self.made.clear();
+        self.rows = pieces.iter().map(Piece::rows).sum();
+        let closings = pieces.iter().filter(|piece| piece.episode.complete).count();
         // What a closing row has not: an action and all that comes with one.
-        let acted = self.validity(|episode, valid| {
-            valid.append_n_non_nulls(episode.len);
-            valid.append_n_nulls(usize::from(episode.complete));
+        let acted = self.bits(pieces, |piece, bits| {
+            bits.append_n(piece.episode.len, true);
+            bits.append_n(usize::from(piece.episode.complete), false);
         });
-        let observed = self.validity(|episode, valid| {
-            valid.append_n_non_nulls(episode.len + usize::from(episode.has_final_observation));
-            valid.append_n_nulls(usize::from(episode.complete && !episode.has_final_observation));
+        let unobserved =
+            pieces.iter().filter(|piece| piece.episode.complete && !piece.episode.has_final_observation).count();
+        let observed = self.bits(pieces, |piece, bits| {
+            let episode = &piece.episode;
+            bits.append_n(episode.len + usize::from(episode.has_final_observation), true);
+            bits.append_n(usize::from(episode.complete && !episode.has_final_observation), false);
         });
-        let rewarded = self.validity(|episode, valid| {
-            match &episode.reward_known {
-                None => valid.append_n_non_nulls(episode.len),
-                Some(known) => known.iter().for_each(|known| valid.append(*known != 0)),
+        let mut unrewarded = closings;
+        let rewarded = self.bits(pieces, |piece, bits| {
+            match &piece.episode.reward_known {
+                None => bits.append_n(piece.episode.len, true),
+                Some(known) => known.iter().for_each(|known| {
+                    unrewarded += usize::from(*known == 0);
+                    bits.append(*known != 0);
+                }),
             }
-            valid.append_n_nulls(usize::from(episode.complete));
+            bits.append_n(usize::from(piece.episode.complete), false);
         });
 
-        let actor_ids = Buffer::from_vec(self.repeated(|episode| i128::from_ne_bytes(episode.actor_id.into_bytes())));
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(FixedSizeBinaryArray::try_new(ACTOR_ID_BYTES, actor_ids, None).map_err(text)?),
-            primitive::<UInt64Type>(Buffer::from_vec(self.repeated(|episode| episode.number)), None).map_err(text)?,
-            primitive::<UInt32Type>(self.step_numbers(), None).map_err(text)?,
-        ];
+        self.repeated(pieces, |piece| piece.episode.actor_id.into_bytes());
+        self.repeated(pieces, |piece| piece.episode.number.to_le_bytes());
+        self.made_column(pieces, |piece, made| {
+            for (number, step) in grow::<4>(made, piece.rows()).iter_mut().zip(piece.first_step..) {
+                *number = step.to_le_bytes();
+            }
+        });
         for (index, column) in steps.observations.iter().enumerate() {
-            let bytes = self.gathered(column.row_bytes(), |episode| Some(&episode.observations[index]));
-            columns.push(tensors(column, bytes, observed.clone(), self.count).map_err(text)?);
+            self.tensors(column, &observed, unobserved, pieces, |piece| Some(&piece.episode.observations[index]));
         }
         for (index, column) in steps.actions.iter().enumerate() {
-            let bytes = self.gathered(column.row_bytes(), |episode| Some(&episode.actions[index]));
-            columns.push(tensors(column, bytes, acted.clone(), self.count).map_err(text)?);
+            self.tensors(column, &acted, closings, pieces, |piece| Some(&piece.episode.actions[index]));
         }
         if let Some(width) = steps.mask {
-            let masks = self.gathered(width, |episode| episode.masks.as_ref());
-            columns.push(tensors(&mask_column(width), masks, acted.clone(), self.count).map_err(text)?);
+            let column = schema::mask_column(width);
+            self.tensors(&column, &acted, closings, pieces, |piece| piece.episode.masks.as_ref());
         }
-        let rewards = self.gathered(8, |episode| Some(&episode.rewards));
-        columns.push(primitive::<Float64Type>(rewards, rewarded).map_err(text)?);
-        columns.push(Arc::new(self.flags(|episode| episode.terminated)));
-        columns.push(Arc::new(self.flags(|episode| episode.truncated)));
+        self.numbers(8, &rewarded, unrewarded, pieces, |piece| Some(&piece.episode.rewards));
+        for flag in [|piece: &Piece| piece.episode.terminated, |piece: &Piece| piece.episode.truncated] {
+            let bits = self.bits(pieces, |piece, bits| {
+                bits.append_n(piece.episode.len - 1, false);
+                bits.append(flag(piece));
+                bits.append_n(usize::from(piece.episode.complete), false);
+            });
+            self.column(0, &[]);
+            self.buffers.push(vec![Chunk::Made(bits)]);
+        }
         if steps.log_prob {
-            let log_probs = self.gathered(4, |episode| episode.log_probs.as_ref());
-            columns.push(primitive::<Float32Type>(log_probs, acted.clone()).map_err(text)?);
+            self.numbers(4, &acted, closings, pieces, |piece| piece.episode.log_probs.as_ref());
         }
         if steps.value {
-            let values = self.gathered(4, |episode| episode.values.as_ref());
-            columns.push(primitive::<Float32Type>(values, acted).map_err(text)?);
+            self.numbers(4, &acted, closings, pieces, |piece| piece.episode.values.as_ref());
         }
-        let (policies, versions) = self.policies()?;
-        columns.push(Arc::new(policies));
-        columns.push(primitive::<UInt64Type>(versions, None).map_err(text)?);
-        let timestamps =
-            TimestampNanosecondArray::try_new(ScalarBuffer::from(self.timestamps()), None).map_err(text)?;
-        columns.push(Arc::new(timestamps.with_timezone(UTC)));
-        Ok(columns)
-    }
-
-    fn validity(&self, append: impl Fn(&Episode, &mut NullBufferBuilder)) -> Option<NullBuffer> {
-        let mut valid = NullBufferBuilder::new(self.count);
-        self.episodes.iter().for_each(|episode| append(episode, &mut valid));
-        valid.finish()
-    }
-
-    /// One value for all rows of an episode.
-    fn repeated<T: Copy>(&self, value: impl Fn(&Episode) -> T) -> Vec<T> {
-        let mut values = Vec::with_capacity(self.count);
-        for episode in self.episodes {
-            values.resize(values.len() + row_count(episode), value(episode));
+        self.policies(pieces)?;
+        self.made_column(pieces, |piece, made| {
+            for (run, rows) in policy_rows(piece) {
+                grow(made, rows).fill(piece.episode.policies[run].version.to_le_bytes());
+            }
+        });
+        // The closing row has the time of the last step.
+        self.column(0, &[]);
+        let mut chunks = Vec::new();
+        for Piece { episode, .. } in pieces {
+            chunks.push(Chunk::Column(episode.timestamps.clone()));
+            if episode.complete {
+                chunks.push(Chunk::Column(episode.timestamps.slice_with_length((episode.len - 1) * 8, 8)));
+            }
         }
-        values
+        self.buffers.push(chunks);
+        Ok(())
     }
 
-    fn step_numbers(&self) -> Buffer {
-        let mut steps = Vec::with_capacity(self.count);
-        for episode in self.episodes {
-            steps.extend(0..row_count(episode) as u32);
+    /// Bits of all rows, in the scratch.
+    fn bits(&mut self, pieces: &[Piece], mut append: impl FnMut(&Piece, &mut Bits<'_>)) -> Range<usize> {
+        let start = self.made.len();
+        let mut bits = Bits { made: &mut self.made, filled: 8 };
+        for piece in pieces {
+            append(piece, &mut bits);
         }
-        Buffer::from_vec(steps)
+        start..self.made.len()
     }
 
-    /// The episodes' buffers one after the other, with zeros for the rows they lack.
-    fn gathered<'a>(&'a self, row_bytes: usize, buffer: impl Fn(&'a Episode) -> Option<&'a Buffer>) -> Buffer {
-        let mut bytes = MutableBuffer::new(self.count * row_bytes);
-        let mut end = 0;
-        for episode in self.episodes {
-            bytes.extend_from_slice(buffer(episode).map_or(&[], Buffer::as_slice));
-            end += row_count(episode) * row_bytes;
-            bytes.resize(end, 0);
+    /// A column of rows of which `nulls` are null; with its validity where there are any.
+    fn column(&mut self, nulls: usize, valid: &[Range<usize>]) {
+        self.nodes.push(FieldNode::new(self.rows as i64, nulls as i64));
+        let valid = if nulls > 0 { valid.iter().cloned().map(Chunk::Made).collect() } else { Vec::new() };
+        self.buffers.push(valid);
+    }
+
+    /// A column that is made.
+    fn made_column(&mut self, pieces: &[Piece], append: impl Fn(&Piece, &mut Vec<u8>)) {
+        self.column(0, &[]);
+        let start = self.made.len();
+        for piece in pieces {
+            append(piece, &mut self.made);
         }
-        bytes.into()
+        self.buffers.push(vec![Chunk::Made(start..self.made.len())]);
     }
 
-    /// A flag that stands on an episode's last step row.
-    fn flags(&self, flag: impl Fn(&Episode) -> bool) -> BooleanArray {
-        let mut flags = BooleanBufferBuilder::new(self.count);
-        for episode in self.episodes {
-            flags.append_n(episode.len - 1, false);
-            flags.append(flag(episode));
-            flags.append_n(usize::from(episode.complete), false);
+    /// A column with one value for all rows of a piece.
+    fn repeated<const N: usize>(&mut self, pieces: &[Piece], value: impl Fn(&Piece) -> [u8; N]) {
+        self.made_column(pieces, |piece, made| {
+            grow(made, piece.rows()).fill(value(piece));
+        });
+    }
+
+    /// A column of tensors.
+    fn tensors<'a>(
+        &mut self,
+        column: &ColumnSpec,
+        valid: &Range<usize>,
+        nulls: usize,
+        pieces: &'a [Piece],
+        buffer: impl Fn(&'a Piece) -> Option<&'a Buffer>,
+    ) {
+        if column.shape.is_empty() {
+            return self.numbers(column.dtype.size(), valid, nulls, pieces, buffer);
         }
-        BooleanArray::new(flags.finish(), None)
+        self.column(nulls, std::slice::from_ref(valid));
+        let elements = self.rows * column.shape.iter().product::<usize>();
+        self.nodes.push(FieldNode::new(elements as i64, 0));
+        self.buffers.push(Vec::new());
+        self.gathered(column.row_bytes(), pieces, buffer);
     }
 
-    /// The policies' names and versions; the closing row has those of the last step.
-    fn policies(&self) -> Result<(StringArray, Buffer), String> {
-        let mut names = Vec::new();
-        let mut ends = Vec::with_capacity(self.count + 1);
-        ends.push(0);
-        let mut versions = Vec::with_capacity(self.count);
-        for episode in self.episodes {
-            for (index, run) in episode.policies.iter().enumerate() {
-                let until = episode.policies.get(index + 1).map_or(row_count(episode), |next| next.from);
-                let rows = until - run.from;
-                let start = names.len();
-                names.extend_from_slice(run.policy.repeat(rows).as_bytes());
-                if i32::try_from(names.len()).is_err() {
+    /// A column of single numbers.
+    fn numbers<'a>(
+        &mut self,
+        size: usize,
+        valid: &Range<usize>,
+        nulls: usize,
+        pieces: &'a [Piece],
+        buffer: impl Fn(&'a Piece) -> Option<&'a Buffer>,
+    ) {
+        self.column(nulls, std::slice::from_ref(valid));
+        self.gathered(size, pieces, buffer);
+    }
+
+    /// The pieces' buffers one after the other, with zeros for the rows they lack.
+    fn gathered<'a>(
+        &mut self,
+        row_bytes: usize,
+        pieces: &'a [Piece],
+        buffer: impl Fn(&'a Piece) -> Option<&'a Buffer>,
+    ) {
+        let zeros = self.made.len()..self.made.len() + row_bytes;
+        self.made.resize(zeros.end, 0);
+        let mut chunks = Vec::with_capacity(2 * pieces.len());
+        for piece in pieces {
+            let found = buffer(piece);
+            chunks.extend(found.cloned().map(Chunk::Column));
+            let rows = found.map_or(0, |found| found.len() / row_bytes.max(1));
+            chunks.extend((rows..piece.rows()).map(|_| Chunk::Made(zeros.clone())));
+        }
+        self.buffers.push(chunks);
+    }
+
+    /// The policies' names; the closing row has that of the last step.
+    fn policies(&mut self, pieces: &[Piece]) -> Result<(), String> {
+        self.column(0, &[]);
+        let start = self.made.len();
+        let mut end = 0_usize;
+        self.made.extend_from_slice(&0_i32.to_le_bytes());
+        for piece in pieces {
+            for (run, rows) in policy_rows(piece) {
+                let length = piece.episode.policies[run].policy.len();
+                if i32::try_from(end + rows * length).is_err() {
                     return Err("the policies' names would fill over 2 GB of one batch; use shorter names".into());
                 }
-                ends.extend((1..=rows).map(|row| (start + row * run.policy.len()) as i32));
-                versions.resize(versions.len() + rows, run.version);
+                for offset in grow::<4>(&mut self.made, rows) {
+                    end += length;
+                    *offset = (end as i32).to_le_bytes();
+                }
             }
         }
-        let ends = OffsetBuffer::new(ScalarBuffer::from(ends));
-        let names = StringArray::try_new(ends, Buffer::from_vec(names), None).map_err(|error| error.to_string())?;
-        Ok((names, Buffer::from_vec(versions)))
-    }
-
-    /// The times; the closing row has that of the last step.
-    fn timestamps(&self) -> Buffer {
-        let mut timestamps = MutableBuffer::new(self.count * 8);
-        for episode in self.episodes {
-            timestamps.extend_from_slice(episode.timestamps.as_slice());
-            if episode.complete {
-                timestamps.extend_from_slice(&episode.timestamps[(episode.len - 1) * 8..]);
+        self.buffers.push(vec![Chunk::Made(start..self.made.len())]);
+        let start = self.made.len();
+        for piece in pieces {
+            for (run, rows) in policy_rows(piece) {
+                let name = piece.episode.policies[run].policy.as_bytes();
+                repeat(&mut self.made, name, rows);
             }
         }
-        timestamps.into()
+        self.buffers.push(vec![Chunk::Made(start..self.made.len())]);
+        Ok(())
     }
 }
 
-/// An array of one tensor per row, from their bytes.
-fn tensors(column: &ColumnSpec, bytes: Buffer, valid: Option<NullBuffer>, rows: usize) -> Result<ArrayRef, ArrowError> {
-    if column.shape.is_empty() {
-        return elements(column.dtype, bytes, valid);
-    }
-    let values = elements(column.dtype, bytes, None)?;
-    let DataType::FixedSizeList(field, size) =
-        DataType::new_fixed_size_list(values.data_type().clone(), column.shape.iter().product::<usize>() as i32, false)
-    else {
-        return Err(ArrowError::SchemaError("a list's type is not a list".into()));
-    };
-    Ok(Arc::new(FixedSizeListArray::try_new_with_length(field, size, values, valid, rows)?))
+/// The policy runs of a piece and how many rows each has, the closing row among those of the last.
+fn policy_rows(piece: &Piece) -> impl Iterator<Item = (usize, usize)> {
+    let policies = &piece.episode.policies;
+    (0..policies.len()).map(|run| {
+        let until = policies.get(run + 1).map_or(piece.rows(), |next| next.from);
+        (run, until - policies[run].from)
+    })
 }
 
-fn elements(dtype: DType, bytes: Buffer, valid: Option<NullBuffer>) -> Result<ArrayRef, ArrowError> {
-    match dtype {
-        DType::Bool | DType::UInt8 => primitive::<UInt8Type>(bytes, valid),
-        DType::Int8 => primitive::<Int8Type>(bytes, valid),
-        DType::UInt16 => primitive::<UInt16Type>(bytes, valid),
-        DType::Int16 => primitive::<Int16Type>(bytes, valid),
-        DType::UInt32 => primitive::<UInt32Type>(bytes, valid),
-        DType::Int32 => primitive::<Int32Type>(bytes, valid),
-        DType::UInt64 => primitive::<UInt64Type>(bytes, valid),
-        DType::Int64 => primitive::<Int64Type>(bytes, valid),
-        DType::Float16 => primitive::<Float16Type>(bytes, valid),
-        DType::Float32 => primitive::<Float32Type>(bytes, valid),
-        DType::Float64 => primitive::<Float64Type>(bytes, valid),
+/// Appends `bytes` as often, in moves that become longer and longer.
+fn repeat(made: &mut Vec<u8>, bytes: &[u8], times: usize) {
+    let (start, length) = (made.len(), bytes.len() * times);
+    made.reserve(length);
+    made.extend_from_slice(&bytes[..bytes.len().min(length)]);
+    while made.len() - start < length {
+        let more = (made.len() - start).min(length - (made.len() - start));
+        made.extend_from_within(start..start + more);
     }
 }
 
-fn primitive<T: ArrowPrimitiveType>(bytes: Buffer, valid: Option<NullBuffer>) -> Result<ArrayRef, ArrowError> {
-    Ok(Arc::new(PrimitiveArray::<T>::try_new(ScalarBuffer::from(bytes), valid)?))
+/// Appends `count` entries of N bytes, to be written.
+fn grow<const N: usize>(made: &mut Vec<u8>, count: usize) -> &mut [[u8; N]] {
+    let start = made.len();
+    made.resize(start + count * N, 0);
+    made[start..].as_chunks_mut().0
+}
+
+/// Appends bits, the lowest of a byte first.
+struct Bits<'a> {
+    made: &'a mut Vec<u8>,
+    /// Bits of the last byte that are taken.
+    filled: u32,
+}
+
+impl Bits<'_> {
+    fn append(&mut self, bit: bool) {
+        self.append_n(1, bit);
+    }
+
+    fn append_n(&mut self, mut count: usize, bit: bool) {
+        while count > 0 {
+            if self.filled == 8 {
+                let whole = count / 8;
+                self.made.resize(self.made.len() + whole, if bit { 0xff } else { 0 });
+                count -= whole * 8;
+                if count > 0 {
+                    self.made.push(0);
+                    self.filled = 0;
+                }
+            } else {
+                let taken = count.min(8 - self.filled as usize) as u32;
+                if bit && let Some(last) = self.made.last_mut() {
+                    *last |= (((1_u16 << taken) - 1) << self.filled) as u8;
+                }
+                self.filled += taken;
+                count -= taken as usize;
+            }
+        }
+    }
 }

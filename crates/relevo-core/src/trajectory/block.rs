@@ -164,6 +164,8 @@ pub struct Block {
     pub versions: Vec<u64>,
     /// Nanoseconds since 1970 of each row.
     pub timestamps: Vec<i64>,
+    /// How far each actor's random stream had been used when the block was sealed.
+    pub draws: Vec<u64>,
     /// Final observations, in the order in which episodes ended.
     pub finals: Vec<FinalObservation>,
     /// Their bytes: all observation columns of the first, then of the second, and so on.
@@ -190,6 +192,7 @@ impl Block {
             flags: vec![0; cells],
             versions: vec![0; capacity * layout.segments.len()],
             timestamps: vec![0; capacity],
+            draws: Vec::new(),
             finals: Vec::new(),
             final_bytes: Vec::new(),
             layout,
@@ -199,6 +202,7 @@ impl Block {
     /// Forgets all rows; the allocations stay.
     pub fn clear(&mut self) {
         self.rows = 0;
+        self.draws.clear();
         self.finals.clear();
         self.final_bytes.clear();
     }
@@ -223,6 +227,17 @@ impl Block {
     /// Bytes of all observation columns of one final observation.
     pub fn final_size(&self) -> usize {
         self.layout.schema().observations.iter().map(super::ColumnSpec::row_bytes).sum()
+    }
+
+    /// The bytes of all observation columns of one entry, one behind the other, as finals have them.
+    pub(crate) fn observation_of(&self, row: usize, column: usize) -> Vec<u8> {
+        let cell = row * self.layout.columns() + column;
+        let mut bytes = Vec::with_capacity(self.final_size());
+        for (index, buffer) in self.observations.iter().enumerate() {
+            let size = self.observation_bytes(index);
+            bytes.extend_from_slice(&buffer.as_slice()[cell * size..(cell + 1) * size]);
+        }
+        bytes
     }
 
     /// Copies `row` of `from`, whose layout is the same, into the next free row, all but the flags; gives the new row.

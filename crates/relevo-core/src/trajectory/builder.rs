@@ -3,11 +3,11 @@
 use std::{ops::Range, sync::Arc};
 
 use arrow_buffer::{Buffer, MutableBuffer};
-use uuid::Uuid;
 
 use super::{
-    block::{Block, Flags},
+    block::{ActorTag, Block, Flags},
     episode::{ColumnSpec, Episode, PolicyRun, StepSchema},
+    piece::Piece,
 };
 
 /// How an episode ended.
@@ -17,6 +17,9 @@ pub(crate) struct End {
     pub(crate) truncated: bool,
     pub(crate) complete: bool,
 }
+
+/// Columns of larger episodes are not used again: to them an allocation is nothing, to the memory they are.
+const SPARE_BYTES: usize = 1 << 20;
 
 /// What a builder fills. It goes from one episode to the next, so that its buffers have grown to their size before long.
 #[derive(Debug)]
@@ -48,9 +51,65 @@ impl Columns {
 
     /// Bytes that the columns hold.
     pub(crate) fn bytes(&self) -> usize {
+        self.all().into_iter().map(MutableBuffer::len).sum()
+    }
+
+    /// Row `from` and all behind it, as columns of their own.
+    fn tail(&self, schema: &StepSchema, from: usize) -> Self {
+        let copy = |column: &MutableBuffer, row_bytes: usize| {
+            let mut tail = MutableBuffer::new(0);
+            tail.extend_from_slice(&column.as_slice()[(from * row_bytes).min(column.len())..]);
+            tail
+        };
+        let keyed = |columns: &[MutableBuffer], specs: &[ColumnSpec]| {
+            columns.iter().zip(specs).map(|(column, spec)| copy(column, spec.row_bytes())).collect()
+        };
+        Self {
+            observations: keyed(&self.observations, &schema.observations),
+            actions: keyed(&self.actions, &schema.actions),
+            masks: copy(&self.masks, schema.mask.unwrap_or(0)),
+            rewards: copy(&self.rewards, 8),
+            reward_known: copy(&self.reward_known, 1),
+            log_probs: copy(&self.log_probs, 4),
+            values: copy(&self.values, 4),
+            timestamps: copy(&self.timestamps, 8),
+        }
+    }
+
+    /// In the order in which [`EpisodeBuilder::episode`] takes them.
+    fn all(&self) -> Vec<&MutableBuffer> {
         let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
         let others = [masks, rewards, reward_known, log_probs, values, timestamps];
-        observations.iter().chain(actions).chain(others).map(MutableBuffer::len).sum()
+        observations.iter().chain(actions).chain(others).collect()
+    }
+
+    fn into_buffers(self) -> Vec<Buffer> {
+        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
+        let others = [masks, rewards, reward_known, log_probs, values, timestamps];
+        observations.into_iter().chain(actions).chain(others).map(Buffer::from).collect()
+    }
+
+    /// The last step of an episode that others follow.
+    fn of_last(episode: &Episode) -> Self {
+        let last = |buffer: &Buffer| {
+            let row_bytes = buffer.len() / episode.len;
+            let mut row = MutableBuffer::new(0);
+            row.extend_from_slice(&buffer.as_slice()[buffer.len() - row_bytes..]);
+            row
+        };
+        let optional = |buffer: &Option<Buffer>| buffer.as_ref().map_or_else(|| MutableBuffer::new(0), last);
+        let mut reward_known = optional(&episode.reward_known);
+        reward_known.resize(1, 1);
+        Self {
+            observations: episode.observations.iter().map(last).collect(),
+            actions: episode.actions.iter().map(last).collect(),
+            masks: optional(&episode.masks),
+            rewards: last(&episode.rewards),
+            reward_known,
+            log_probs: optional(&episode.log_probs),
+            values: optional(&episode.values),
+            timestamps: last(&episode.timestamps),
+        }
     }
 
     fn clear(&mut self) {
@@ -64,20 +123,40 @@ impl Columns {
 #[derive(Debug)]
 pub(crate) struct EpisodeBuilder {
     number: u64,
-    actor_id: Uuid,
+    actor: ActorTag,
     schema: Arc<StepSchema>,
+    /// Steps that the columns hold.
     len: usize,
     columns: Columns,
     rewards_missing: usize,
     policies: Vec<PolicyRun>,
+    /// How far the actor's random stream has been used.
+    draws: u64,
+    /// Steps before those that the columns hold: they went to the disk, and were let go.
+    gone: usize,
+    /// Steps of the columns that went to the disk, and bytes of those.
+    written: usize,
+    written_bytes: usize,
 }
 
 impl EpisodeBuilder {
-    pub(crate) fn new(number: u64, actor_id: Uuid, schema: Arc<StepSchema>, mut columns: Columns) -> Self {
+    pub(crate) fn new(number: u64, actor: ActorTag, schema: Arc<StepSchema>, mut columns: Columns) -> Self {
         columns.clear();
         columns.observations.resize_with(schema.observations.len(), || MutableBuffer::new(0));
         columns.actions.resize_with(schema.actions.len(), || MutableBuffer::new(0));
-        Self { number, actor_id, len: 0, columns, rewards_missing: 0, policies: Vec::new(), schema }
+        Self {
+            number,
+            actor,
+            len: 0,
+            columns,
+            rewards_missing: 0,
+            policies: Vec::new(),
+            schema,
+            draws: 0,
+            gone: 0,
+            written: 0,
+            written_bytes: 0,
+        }
     }
 
     /// Whether steps of `schema` can go on in this episode: everything but the mask must be the same.
@@ -130,6 +209,7 @@ impl EpisodeBuilder {
             }
         }
         self.len += count;
+        self.draws = block.draws.get(column).copied().unwrap_or(self.draws);
     }
 
     /// Masks may be used in some calls and not in others: a step without one was free to do everything.
@@ -153,9 +233,58 @@ impl EpisodeBuilder {
         self.rewards_missing
     }
 
-    /// Closes the episode, and gives the columns back. `last` holds the bytes of all observation columns of the final
-    /// observation, if it is known.
-    pub(crate) fn finish(mut self, end: End, last: Option<&[u8]>) -> (Episode, Columns) {
+    /// Steps so far.
+    pub(crate) fn steps(&self) -> usize {
+        self.gone + self.len
+    }
+
+    /// Bytes of the steps that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.columns.bytes()
+    }
+
+    /// Bytes of those that have not gone to the disk.
+    pub(crate) fn unwritten_bytes(&self) -> usize {
+        self.columns.bytes() - self.written_bytes
+    }
+
+    /// The steps that have not gone to the disk, but for the last, which says how the episode ends: as a piece for it. With
+    /// `keep`, they stay for the whole episode as well.
+    pub(crate) fn part(&mut self, keep: bool) -> Option<Piece> {
+        let (from, until) = (self.written, self.len - 1);
+        if from >= until {
+            return None;
+        }
+        let end = End { terminated: false, truncated: false, complete: false };
+        let first_step = (self.gone + from) as u32;
+        let columns = if keep {
+            self.columns.tail(&self.schema, from)
+        } else {
+            std::mem::replace(&mut self.columns, Columns::new())
+        };
+        let (start, len) = if keep { (from, self.len - from) } else { (0, self.len) };
+        let policies = policies_from(&self.policies, start);
+        let (all, _) = self.episode(columns, len, policies, end, false);
+        if keep {
+            (self.written, self.written_bytes) = (until, self.columns.bytes());
+        } else {
+            self.written_bytes = 0;
+            self.columns = Columns::of_last(&all);
+            self.policies = policies_from(&self.policies, until);
+            (self.gone, self.written, self.len) = (self.gone + until, 0, 1);
+        }
+        let episode = all.part(from - start..until - start);
+        Some(Piece {
+            episode: Arc::new(episode),
+            first_step,
+            last: false,
+            ordinal: self.actor.ordinal,
+            draws: self.draws,
+        })
+    }
+
+    /// Closes the episode. `last` holds the bytes of all observation columns of the final observation, if it is known.
+    pub(crate) fn finish(mut self, end: End, last: Option<&[u8]>) -> Finished {
         if let Some(mut last) = last {
             for (target, column) in self.columns.observations.iter_mut().zip(&self.schema.observations) {
                 let (row, rest) = last.split_at(column.row_bytes());
@@ -163,36 +292,74 @@ impl EpisodeBuilder {
                 last = rest;
             }
         }
-        let Columns { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } =
-            &self.columns;
-        let columns: Vec<&MutableBuffer> = observations
-            .iter()
-            .chain(actions)
-            .chain([rewards, timestamps, masks, reward_known, log_probs, values])
-            .collect();
-        let mut packed = pack(&columns).into_iter();
-        let mut next = || packed.next().unwrap_or_default();
+        let columns = std::mem::replace(&mut self.columns, Columns::new());
+        let policies = std::mem::take(&mut self.policies);
+        let (episode, spare) = self.episode(columns, self.len, policies, end, last.is_some());
+        let episode = Arc::new(episode);
+        let rest = if self.written == 0 { episode.clone() } else { Arc::new(episode.part(self.written..self.len)) };
+        let piece = Piece {
+            episode: rest,
+            first_step: (self.gone + self.written) as u32,
+            last: true,
+            ordinal: self.actor.ordinal,
+            draws: self.draws,
+        };
+        Finished { steps: self.gone + self.len, whole: (self.gone == 0).then_some(episode), piece, spare }
+    }
+
+    /// An episode of these columns; they come back where they are small.
+    fn episode(
+        &self,
+        columns: Columns,
+        len: usize,
+        policies: Vec<PolicyRun>,
+        end: End,
+        has_final_observation: bool,
+    ) -> (Episode, Option<Columns>) {
+        let (counts, is_small) = ((columns.observations.len(), columns.actions.len()), columns.bytes() <= SPARE_BYTES);
+        let (buffers, spare) =
+            if is_small { (pack(&columns.all()), Some(columns)) } else { (columns.into_buffers(), None) };
+        let mut buffers = buffers.into_iter();
+        let mut next = || buffers.next().unwrap_or_default();
         let episode = Episode {
             number: self.number,
-            actor_id: self.actor_id,
-            len: self.len,
-            observations: observations.iter().map(|_| next()).collect(),
-            has_final_observation: last.is_some(),
-            actions: actions.iter().map(|_| next()).collect(),
-            rewards: next(),
-            timestamps: next(),
+            actor_id: self.actor.id,
+            len,
+            observations: (0..counts.0).map(|_| next()).collect(),
+            has_final_observation,
+            actions: (0..counts.1).map(|_| next()).collect(),
             masks: Some(next()).filter(|_| self.schema.mask.is_some()),
+            rewards: next(),
             reward_known: Some(next()).filter(|_| self.rewards_missing > 0),
             log_probs: Some(next()).filter(|_| self.schema.log_prob),
             values: Some(next()).filter(|_| self.schema.value),
-            schema: self.schema,
-            policies: self.policies,
+            timestamps: next(),
+            schema: self.schema.clone(),
+            policies,
             terminated: end.terminated,
             truncated: end.truncated,
             complete: end.complete,
         };
-        (episode, self.columns)
+        (episode, spare)
     }
+}
+
+/// An episode that has come to its end.
+pub(crate) struct Finished {
+    /// Steps of all its pieces.
+    pub(crate) steps: usize,
+    /// All of it, unless some went to the disk and was let go.
+    pub(crate) whole: Option<Arc<Episode>>,
+    /// What is left for the disk.
+    pub(crate) piece: Piece,
+    /// Its columns, for the next one.
+    pub(crate) spare: Option<Columns>,
+}
+
+/// The runs of policies from step `first` on, counted from there.
+pub(crate) fn policies_from(runs: &[PolicyRun], first: usize) -> Vec<PolicyRun> {
+    let before = runs.iter().rposition(|run| run.from <= first).unwrap_or(0);
+    runs[before..].iter().map(|run| PolicyRun { from: run.from.saturating_sub(first), ..run.clone() }).collect()
 }
 
 /// Copies the columns into one allocation, each at a place that is aligned for every type.

@@ -1,10 +1,11 @@
 //! One finished piece of experience: the steps of one actor from a reset to an end, column by column.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use arrow_buffer::Buffer;
+use arrow_buffer::{Buffer, MutableBuffer};
 use uuid::Uuid;
 
+use super::builder::policies_from;
 use crate::spec::DType;
 
 /// A tensor column of the steps: its name, element type and the shape of one row.
@@ -122,5 +123,99 @@ impl Episode {
             versions.resize(until, run.version);
         }
         versions
+    }
+
+    /// These steps of it, as an episode of their own, without a copy. Unless they are the last, it has no end.
+    pub(crate) fn part(&self, steps: Range<usize>) -> Self {
+        let ends = steps.end == self.len;
+        let acted = |buffer: &Buffer| {
+            let row_bytes = buffer.len() / self.len;
+            buffer.slice_with_length(steps.start * row_bytes, steps.len() * row_bytes)
+        };
+        let has_final_observation = self.has_final_observation && ends;
+        let observation = |buffer: &Buffer| {
+            let row_bytes = buffer.len() / (self.len + usize::from(self.has_final_observation));
+            let count = steps.len() + usize::from(has_final_observation);
+            buffer.slice_with_length(steps.start * row_bytes, count * row_bytes)
+        };
+        let mut policies = policies_from(&self.policies, steps.start);
+        policies.retain(|run| run.from < steps.len());
+        Self {
+            number: self.number,
+            actor_id: self.actor_id,
+            schema: self.schema.clone(),
+            len: steps.len(),
+            observations: self.observations.iter().map(observation).collect(),
+            has_final_observation,
+            actions: self.actions.iter().map(acted).collect(),
+            masks: self.masks.as_ref().map(acted),
+            rewards: acted(&self.rewards),
+            reward_known: self.reward_known.as_ref().map(acted),
+            log_probs: self.log_probs.as_ref().map(acted),
+            values: self.values.as_ref().map(acted),
+            policies,
+            timestamps: acted(&self.timestamps),
+            terminated: self.terminated && ends,
+            truncated: self.truncated && ends,
+            complete: self.complete && ends,
+        }
+    }
+
+    /// One episode of the parts that it was written in, in order; `None` where there are none. All but the last lack an end.
+    pub(crate) fn joined(mut parts: Vec<Self>) -> Option<Self> {
+        let last = parts.pop()?;
+        if parts.is_empty() {
+            return Some(last);
+        }
+        parts.push(last);
+        let mut first_step = 0;
+        let mut policies: Vec<PolicyRun> = Vec::new();
+        for part in &parts {
+            for run in &part.policies {
+                if policies.last().is_none_or(|before| before.policy != run.policy || before.version != run.version) {
+                    policies.push(PolicyRun { from: first_step + run.from, ..run.clone() });
+                }
+            }
+            first_step += part.len;
+        }
+        let one = |column: &dyn Fn(&Self) -> Option<Buffer>| {
+            let mut joined = MutableBuffer::new(0);
+            for part in &parts {
+                joined.extend_from_slice(column(part)?.as_slice());
+            }
+            Some(Buffer::from(joined))
+        };
+        let many = |columns: &dyn Fn(&Self) -> &Vec<Buffer>| {
+            let count = parts.iter().map(|part| columns(part).len()).min().unwrap_or_default();
+            (0..count).filter_map(|index| one(&|part| Some(columns(part)[index].clone()))).collect()
+        };
+        let knows_all = parts.iter().all(|part| part.reward_known.is_none());
+        let known =
+            |part: &Self| Some(part.reward_known.clone().unwrap_or_else(|| Buffer::from_vec(vec![1_u8; part.len])));
+        // Masks may be used from some step on: before it, all was allowed.
+        let schema = parts.iter().map(|part| &part.schema).find(|schema| schema.mask.is_some());
+        let masks = schema.and_then(|schema| schema.mask).and_then(|width| {
+            one(&|part| Some(part.masks.clone().unwrap_or_else(|| Buffer::from_vec(vec![1_u8; part.len * width]))))
+        });
+        let last = parts.last()?;
+        Some(Self {
+            number: last.number,
+            actor_id: last.actor_id,
+            schema: schema.unwrap_or(&last.schema).clone(),
+            len: first_step,
+            observations: many(&|part| &part.observations),
+            has_final_observation: last.has_final_observation,
+            actions: many(&|part| &part.actions),
+            masks,
+            rewards: one(&|part| Some(part.rewards.clone()))?,
+            reward_known: if knows_all { None } else { one(&known) },
+            log_probs: one(&|part| part.log_probs.clone()),
+            values: one(&|part| part.values.clone()),
+            policies,
+            timestamps: one(&|part| Some(part.timestamps.clone()))?,
+            terminated: last.terminated,
+            truncated: last.truncated,
+            complete: last.complete,
+        })
     }
 }

@@ -2,21 +2,45 @@
 //! folder), with the reader of such a folder.
 
 mod batch;
+mod batch_columns;
 mod block;
 mod builder;
+mod columns;
+mod compression;
+mod encoder;
 mod episode;
+mod index;
+mod map;
 mod memory;
+mod message;
+mod piece;
 mod reader;
 mod recorder;
+mod repair;
+mod resume;
 mod run;
 mod schema;
 mod segment;
+mod segment_writer;
+mod steps;
+mod subscription;
+mod table;
 mod writer;
 
+pub use batch_columns::{PlainColumn, acted_rows, plain_columns};
 pub use block::{ActorTag, Block, BlockLayout, FinalObservation, Flags, Segment};
+pub use compression::Compression;
 pub use episode::{ColumnSpec, Episode, PolicyRun, StepSchema};
+pub use index::StreamPlace;
 pub use memory::MemoryLimit;
+pub use piece::Piece;
 pub use reader::{Episodes, Run};
 pub use recorder::{Pending, Recorder, RecorderConfig, RecorderStats, Sealer, Spares};
+pub use repair::{Report, repair};
+pub use resume::Resumed;
 pub use run::{ModelInfo, RunInfo};
-pub use writer::RunWriter;
+pub use segment_writer::Fsync;
+pub use steps::Steps;
+pub use subscription::{Next, Subscription, WhenFull};
+pub use table::{EpisodeSummary, Selection};
+pub use writer::{RunWriter, WriterOptions};

@@ -1,37 +1,54 @@
-//! Reads the episodes of a run back, from whatever its writer left.
+//! Reads a run back, from whatever its writer left.
 
-use std::collections::{HashMap, VecDeque};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::vec::IntoIter;
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{UInt32Type, UInt64Type};
-use arrow_array::{Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, RecordBatch, StringArray};
-use arrow_buffer::{Buffer, MutableBuffer, NullBuffer};
-use uuid::Uuid;
+use arrow_array::RecordBatch;
+use rustc_hash::FxHashSet;
 
-use super::ColumnSpec;
-use super::run::{RunFolder, RunInfo};
-use super::segment::SegmentReader;
-use super::{Episode, PolicyRun, StepSchema, schema};
-use crate::Result;
+use super::{
+    Episode,
+    columns::Columns,
+    run::{RunFolder, RunInfo},
+    segment::Segment,
+    table::{EpisodeSummary, Place, Selection, Table, part_at},
+};
+use crate::{Error, Result};
 
-/// A run on disk: one that was closed, one whose writer was killed, or one that is still being written.
+/// A run on disk: one that was closed, one whose writer was killed, or one that is still being written. It is as it was when it
+/// was opened.
 #[derive(Debug)]
 pub struct Run {
     folder: RunFolder,
     info: RunInfo,
+    pub(super) segments: Vec<Segment>,
+    table: OnceLock<Table>,
+    /// Segments of which nothing can be read.
+    unreadable: Vec<Error>,
 }
 
 impl Run {
-    /// Opens the run's folder.
+    /// Opens the run's folder: its description and its sidecars are read, not its steps.
     ///
     /// # Errors
-    /// [`Error::Trajectory`](crate::Error::Trajectory) where `path` is no run folder, or one in a newer format.
+    /// [`Error::Trajectory`] where `path` is no run folder, or one in a newer format.
     pub fn open(path: &Path) -> Result<Self> {
         let (folder, info) = RunFolder::open(path)?;
-        Ok(Self { folder, info })
+        let (mut segments, mut unreadable) = (Vec::new(), Vec::new());
+        for path in folder.list_segments()? {
+            match Segment::open(&path) {
+                Ok(segment) => segments.extend(segment),
+                Err(error) => unreadable.push(error),
+            }
+        }
+        let run = Self { folder, info, segments, table: OnceLock::new(), unreadable };
+        for problem in run.problems() {
+            tracing::warn!("{problem}");
+        }
+        Ok(run)
     }
 
     /// Where the steps came from.
@@ -39,306 +56,159 @@ impl Run {
         &self.info
     }
 
-    /// The episodes: segment by segment, and in each in the order in which they were written, but for those that did not
-    /// end: they come when their actor begins another episode, or at the segment's end.
-    ///
-    /// One batch is held in memory at a time, and the episodes that have not ended. A batch that its writer left cut is
-    /// passed over. Damage is an error item; what was read before it and the other segments come all the same.
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What is wrong with its files, as far as that is known without reading all steps.
+    pub fn problems(&self) -> Vec<Error> {
+        let harmless = self
+            .segments
+            .iter()
+            .flat_map(|segment| segment.problems.iter().map(|problem| Error::trajectory(&segment.path, problem)));
+        harmless.chain(self.lost()).collect()
+    }
+
+    /// Segments of which nothing can be read.
+    pub(super) fn unreadable(&self) -> &[Error] {
+        &self.unreadable
+    }
+
+    /// What is lost of whole segments.
+    pub(super) fn lost(&self) -> impl Iterator<Item = Error> {
+        let parts = self
+            .segments
+            .iter()
+            .flat_map(|segment| segment.lost.iter().map(|lost| Error::trajectory(&segment.path, lost)));
+        parts.chain(self.unreadable.iter().cloned())
+    }
+
+    /// What is known of each episode, by number, without reading its steps.
+    pub fn summaries(&self) -> &[EpisodeSummary] {
+        &self.table().episodes
+    }
+
+    /// Steps of all episodes.
+    pub fn steps_count(&self) -> u64 {
+        self.segments.iter().flat_map(|segment| &segment.parts).map(|part| u64::from(part.steps)).sum()
+    }
+
+    /// Bytes of the segments.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(Segment::length).sum()
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        self.table.get_or_init(|| Table::of(&self.segments))
+    }
+
+    /// The episode with this number; `None` where there is none.
     ///
     /// # Errors
-    /// [`Error::Trajectory`](crate::Error::Trajectory) where the segments cannot be listed.
-    pub fn episodes(&self) -> Result<Episodes> {
-        Ok(Episodes {
-            segments: self.folder.list_segments()?.into_iter(),
-            current: None,
-            unfinished: HashMap::new(),
-            finished: VecDeque::new(),
-        })
+    /// [`Error::Trajectory`] where its steps are damaged.
+    pub fn episode(&self, number: u64) -> Result<Option<Episode>> {
+        let Some(index) = self.table().find(number) else { return Ok(None) };
+        self.assemble(index, &mut BatchCache::default()).map(Some)
+    }
+
+    /// The episodes that are wanted, in the order in which they ended; behind them those that did not end.
+    ///
+    /// A few batches are held in memory at a time. A damaged batch is one error item, and the episodes in it are left out.
+    pub fn episodes(self: &Arc<Self>, selection: &Selection) -> Episodes {
+        let table = self.table();
+        let mut wanted: VecDeque<u32> = table.order.iter().copied().collect();
+        if !selection.is_everything() {
+            wanted.retain(|episode| selection.takes(&table.episodes[*episode as usize]));
+        }
+        let lost = self.lost().chain(self.lost_steps()).collect();
+        Episodes { run: self.clone(), wanted, cache: BatchCache::default(), told: FxHashSet::default(), lost }
+    }
+
+    /// An error for each part of an episode whose steps before are lost.
+    pub(super) fn lost_steps(&self) -> Vec<Error> {
+        let told = |place: &Place| {
+            let part = part_at(&self.segments, *place);
+            let reason = format!(
+                "batch {} holds steps of episode {} from step {} on, and those before are lost: these are left out",
+                place.batch, part.number, part.first_step
+            );
+            Error::trajectory(&self.segments[place.segment as usize].path, reason)
+        };
+        self.table().orphans.iter().map(told).collect()
+    }
+
+    fn assemble(&self, episode: usize, cache: &mut BatchCache) -> Result<Episode> {
+        let places = self.table().places_of(episode);
+        let mut parts = Vec::with_capacity(places.len());
+        for place in places {
+            let segment = &self.segments[place.segment as usize];
+            let part = part_at(&self.segments, *place);
+            let batch = cache.get(segment, *place)?;
+            let contradicts =
+                |reason| segment.contradicts(place.batch as usize, format!("in episode {}, {reason}", part.number));
+            let columns = Columns::of(&batch, &segment.steps).map_err(contradicts)?;
+            parts.push(columns.episode(part.rows()).map_err(contradicts)?);
+        }
+        Episode::joined(parts)
+            .ok_or_else(|| Error::trajectory(self.path(), "an episode has no parts; please report this"))
     }
 }
 
-/// Iterator over the episodes of a [`Run`].
+/// Iterator over episodes of a [`Run`].
+#[derive(Debug)]
 pub struct Episodes {
-    segments: IntoIter<PathBuf>,
-    current: Option<SegmentReader>,
-    /// By actor: the episodes whose next rows may come in the next batch.
-    unfinished: HashMap<Uuid, OpenEpisode>,
-    finished: VecDeque<Episode>,
+    run: Arc<Run>,
+    wanted: VecDeque<u32>,
+    cache: BatchCache,
+    /// Batches whose damage has been told.
+    told: FxHashSet<(u32, u32)>,
+    /// What is to be told at the end: segments of which nothing can be read, and steps that are lost.
+    lost: VecDeque<Error>,
 }
 
 impl Iterator for Episodes {
     type Item = Result<Episode>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(episode) = self.finished.pop_front() {
-                return Some(Ok(episode));
+        while let Some(episode) = self.wanted.pop_front() {
+            let episode = episode as usize;
+            let places = self.run.table().places_of(episode);
+            if places.iter().any(|place| self.told.contains(&(place.segment, place.batch))) {
+                continue;
             }
-            let read = match &mut self.current {
-                Some(segment) => read_batch(segment, &mut self.unfinished, &mut self.finished),
-                None => match SegmentReader::open(&self.segments.next()?) {
-                    Ok(segment) => {
-                        self.current = segment;
-                        continue;
-                    }
-                    Err(error) => return Some(Err(error)),
-                },
-            };
-            if !matches!(read, Ok(true)) {
-                self.leave_segment();
+            let read = self.run.assemble(episode, &mut self.cache);
+            if read.is_err() {
+                let damaged = places.iter().find(|place| self.cache.failed == Some((place.segment, place.batch)));
+                self.told.extend(damaged.or(places.first()).map(|place| (place.segment, place.batch)));
             }
-            if let Err(error) = read {
-                return Some(Err(error));
-            }
+            return Some(read);
         }
+        self.lost.pop_front().map(Err)
     }
 }
 
-impl Episodes {
-    /// An episode lies in one segment: none that has not ended by now will.
-    fn leave_segment(&mut self) {
-        self.current = None;
-        let mut cut: Vec<Episode> = self.unfinished.drain().map(|(_, open)| open.finish(false)).collect();
-        cut.sort_by_key(|episode| episode.number);
-        self.finished.extend(cut);
-    }
+/// The batches that were read last.
+#[derive(Debug, Default)]
+pub(super) struct BatchCache {
+    batches: VecDeque<((u32, u32), RecordBatch)>,
+    /// The one that could not be read last.
+    failed: Option<(u32, u32)>,
 }
 
-/// Takes the rows of the next batch. `false` where there was none.
-fn read_batch(
-    segment: &mut SegmentReader,
-    unfinished: &mut HashMap<Uuid, OpenEpisode>,
-    finished: &mut VecDeque<Episode>,
-) -> Result<bool> {
-    let Some(batch) = segment.next_batch()? else { return Ok(false) };
-    let steps = segment.steps().clone();
-    let columns = Columns::of(&batch, &steps)
-        .ok_or_else(|| segment.contradicts("its columns are not those of the segment's schema"))?;
-    let mut row = 0;
-    while row < batch.num_rows() {
-        let (number, actor_id) = (columns.episodes.value(row), columns.actor_id(row));
-        let same = |next: &usize| columns.episodes.value(*next) == number && columns.actor_id(*next) == actor_id;
-        let end = row + (row..batch.num_rows()).take_while(same).count();
-        let mut open = match unfinished.remove(&actor_id) {
-            Some(open) if open.number == number => open,
-            earlier => {
-                finished.extend(earlier.map(|open| open.finish(false)));
-                OpenEpisode::new(number, actor_id, steps.clone())
-            }
-        };
-        let ended = open
-            .extend(&columns, row, end)
-            .map_err(|reason| segment.contradicts(format!("in episode {number}, {reason}")))?;
-        if ended {
-            finished.push_back(open.finish(true));
-        } else {
-            unfinished.insert(actor_id, open);
-        }
-        row = end;
-    }
-    Ok(true)
-}
+impl BatchCache {
+    const MOST: usize = 8;
 
-/// An episode of which more rows may come.
-struct OpenEpisode {
-    number: u64,
-    actor_id: Uuid,
-    schema: Arc<StepSchema>,
-    len: usize,
-    observations: Vec<MutableBuffer>,
-    has_final_observation: bool,
-    actions: Vec<MutableBuffer>,
-    masks: Option<MutableBuffer>,
-    rewards: MutableBuffer,
-    reward_known: MutableBuffer,
-    log_probs: Option<MutableBuffer>,
-    values: Option<MutableBuffer>,
-    policies: Vec<PolicyRun>,
-    timestamps: MutableBuffer,
-    terminated: bool,
-    truncated: bool,
-}
-
-impl OpenEpisode {
-    fn new(number: u64, actor_id: Uuid, schema: Arc<StepSchema>) -> Self {
-        let empty = || MutableBuffer::new(0);
-        Self {
-            number,
-            actor_id,
-            len: 0,
-            observations: schema.observations.iter().map(|_| empty()).collect(),
-            has_final_observation: false,
-            actions: schema.actions.iter().map(|_| empty()).collect(),
-            masks: schema.mask.map(|_| empty()),
-            rewards: empty(),
-            reward_known: empty(),
-            log_probs: schema.log_prob.then(empty),
-            values: schema.value.then(empty),
-            policies: Vec::new(),
-            timestamps: empty(),
-            terminated: false,
-            truncated: false,
-            schema,
+    fn get(&mut self, segment: &Segment, place: Place) -> Result<RecordBatch> {
+        let key = (place.segment, place.batch);
+        if let Some((_, batch)) = self.batches.iter().find(|(known, _)| *known == key) {
+            return Ok(batch.clone());
         }
-    }
-
-    /// Takes the rows from `start` to before `end`. Returns whether the last of them is the closing row.
-    fn extend(&mut self, columns: &Columns<'_>, start: usize, end: usize) -> Result<bool, String> {
-        let numbers = columns.steps.values()[start..end].iter().map(|step| *step as usize);
-        if !numbers.eq(self.len..self.len + (end - start)) {
-            return Err(format!("the rows after step {} are not numbered one by one", self.len));
+        let batch = segment.batch(place.batch as usize).inspect_err(|_| self.failed = Some(key))?;
+        if self.batches.len() == Self::MOST {
+            self.batches.pop_front();
         }
-        let unacted = |start, end| columns.actions.iter().any(|column| column.nulls(start, end) > 0);
-        let ended = unacted(end - 1, end);
-        let acted = end - usize::from(ended);
-        if unacted(start, acted) {
-            return Err("an action is missing in a step".into());
-        }
-        self.len += acted - start;
-        if self.len == 0 {
-            return Err("there are no steps".into());
-        }
-        let observations = self.observations.iter_mut().zip(&columns.observations);
-        for (own, column) in observations.chain(self.actions.iter_mut().zip(&columns.actions)) {
-            own.extend_from_slice(column.bytes(start, acted));
-        }
-        self.rewards.extend_from_slice(columns.rewards.bytes(start, acted));
-        self.timestamps.extend_from_slice(columns.timestamps.bytes(start, acted));
-        for (own, column) in [
-            (&mut self.masks, &columns.masks),
-            (&mut self.log_probs, &columns.log_probs),
-            (&mut self.values, &columns.values),
-        ] {
-            if let (Some(own), Some(column)) = (own, column) {
-                own.extend_from_slice(column.bytes(start, acted));
-            }
-        }
-        match &columns.rewards.nulls {
-            Some(nulls) if columns.rewards.nulls(start, acted) > 0 => {
-                self.reward_known.extend((start..acted).map(|row| u8::from(nulls.is_valid(row))));
-            }
-            _ => self.reward_known.resize(self.len, 1),
-        }
-        self.take_policies(columns, start, acted);
-        if acted > start {
-            self.terminated = columns.terminated.value(acted - 1);
-            self.truncated = columns.truncated.value(acted - 1);
-        }
-        if ended && columns.observations.iter().all(|column| column.nulls(acted, end) == 0) {
-            self.has_final_observation = true;
-            for (own, column) in self.observations.iter_mut().zip(&columns.observations) {
-                own.extend_from_slice(column.bytes(acted, end));
-            }
-        }
-        Ok(ended)
-    }
-
-    fn take_policies(&mut self, columns: &Columns<'_>, start: usize, end: usize) {
-        let from = self.len - (end - start);
-        for row in start..end {
-            let (policy, version) = (columns.policies.value(row), columns.versions.value(row));
-            if self.policies.last().is_none_or(|run| run.version != version || *run.policy != *policy) {
-                self.policies.push(PolicyRun { from: from + row - start, policy: policy.into(), version });
-            }
-        }
-    }
-
-    fn finish(self, complete: bool) -> Episode {
-        let all_known = self.reward_known.iter().all(|known| *known != 0);
-        Episode {
-            number: self.number,
-            actor_id: self.actor_id,
-            schema: self.schema,
-            len: self.len,
-            observations: self.observations.into_iter().map(Buffer::from).collect(),
-            has_final_observation: self.has_final_observation,
-            actions: self.actions.into_iter().map(Buffer::from).collect(),
-            masks: self.masks.map(Buffer::from),
-            rewards: self.rewards.into(),
-            reward_known: (!all_known).then(|| self.reward_known.into()),
-            log_probs: self.log_probs.map(Buffer::from),
-            values: self.values.map(Buffer::from),
-            policies: self.policies,
-            timestamps: self.timestamps.into(),
-            terminated: self.terminated,
-            truncated: self.truncated,
-            complete,
-        }
-    }
-}
-
-/// The columns of a batch, by their types.
-struct Columns<'a> {
-    actor_ids: &'a FixedSizeBinaryArray,
-    episodes: &'a PrimitiveArray<UInt64Type>,
-    steps: &'a PrimitiveArray<UInt32Type>,
-    observations: Vec<Rows>,
-    actions: Vec<Rows>,
-    masks: Option<Rows>,
-    rewards: Rows,
-    terminated: &'a BooleanArray,
-    truncated: &'a BooleanArray,
-    log_probs: Option<Rows>,
-    values: Option<Rows>,
-    policies: &'a StringArray,
-    versions: &'a PrimitiveArray<UInt64Type>,
-    timestamps: Rows,
-}
-
-impl<'a> Columns<'a> {
-    /// `None` where a column is missing or of another type.
-    fn of(batch: &'a RecordBatch, steps: &StepSchema) -> Option<Self> {
-        let column = |name: &str| batch.column_by_name(name);
-        let keyed = |kind, columns: &[ColumnSpec]| {
-            let rows =
-                columns.iter().map(|spec| Rows::of(column(&schema::keyed_name(kind, &spec.key))?, spec.row_bytes()));
-            rows.collect::<Option<Vec<_>>>()
-        };
-        Some(Self {
-            actor_ids: column(schema::ACTOR_ID)?.as_fixed_size_binary_opt()?,
-            episodes: column(schema::EPISODE)?.as_primitive_opt()?,
-            steps: column(schema::STEP)?.as_primitive_opt()?,
-            observations: keyed(schema::OBSERVATION, &steps.observations)?,
-            actions: keyed(schema::ACTION, &steps.actions)?,
-            masks: steps.mask.and_then(|width| Rows::of(column(schema::ACTION_MASK)?, width)),
-            rewards: Rows::of(column(schema::REWARD)?, 8)?,
-            terminated: column(schema::TERMINATED)?.as_boolean_opt()?,
-            truncated: column(schema::TRUNCATED)?.as_boolean_opt()?,
-            log_probs: column(schema::LOG_PROB).and_then(|column| Rows::of(column, 4)),
-            values: column(schema::VALUE).and_then(|column| Rows::of(column, 4)),
-            policies: column(schema::POLICY)?.as_string_opt()?,
-            versions: column(schema::POLICY_VERSION)?.as_primitive_opt()?,
-            timestamps: Rows::of(column(schema::TIMESTAMP)?, 8)?,
-        })
-    }
-
-    fn actor_id(&self, row: usize) -> Uuid {
-        Uuid::from_slice(self.actor_ids.value(row)).unwrap_or_default()
-    }
-}
-
-/// A fixed-width column as bytes.
-struct Rows {
-    bytes: Buffer,
-    row_bytes: usize,
-    nulls: Option<NullBuffer>,
-}
-
-impl Rows {
-    /// `None` where the column is not `row_bytes` wide.
-    fn of(array: &ArrayRef, row_bytes: usize) -> Option<Self> {
-        let data = array.to_data();
-        let elements = data.child_data().first().unwrap_or(&data);
-        let bytes = elements.buffers().first()?.clone();
-        (bytes.len() >= array.len() * row_bytes).then(|| Self { bytes, row_bytes, nulls: array.nulls().cloned() })
-    }
-
-    fn bytes(&self, start: usize, end: usize) -> &[u8] {
-        &self.bytes[start * self.row_bytes..end * self.row_bytes]
-    }
-
-    /// How many of these rows are null.
-    fn nulls(&self, start: usize, end: usize) -> usize {
-        self.nulls.as_ref().map_or(0, |nulls| nulls.slice(start, end - start).null_count())
+        self.batches.push_back((key, batch.clone()));
+        Ok(batch)
     }
 }

@@ -4,6 +4,7 @@
 //! from one group to another only after the first has sent its block. So each actor's steps arrive in order.
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -19,10 +20,12 @@ use rustc_hash::FxHashMap;
 
 use super::{
     block::{Block, Flags},
-    builder::{Columns, End, EpisodeBuilder},
+    builder::{Columns, End, EpisodeBuilder, Finished},
     episode::Episode,
+    index::StreamPlace,
     memory::{Memory, MemoryLimit},
     run::ModelInfo,
+    subscription::{Subscription, WhenFull},
     writer::RunWriter,
 };
 use crate::{
@@ -31,12 +34,14 @@ use crate::{
 };
 
 /// Bytes of sealed blocks that may wait for the recorder; a caller that would exceed them waits.
-const QUEUE_BYTES: usize = 64 << 20;
+const QUEUE_BYTES: usize = 16 << 20;
 /// How often gathered episodes are written, and idle groups asked for what they hold.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Columns of longer episodes are not kept: to them an allocation is nothing, to the memory they are.
-const SPARE_COLUMN_BYTES: usize = 1 << 20;
+/// The steps of an open episode that holds this many unwritten bytes go to the disk.
+const PART_BYTES: usize = 4 << 20;
+/// Those of all open episodes go there where together they hold this many.
+const OPEN_BYTES: usize = 24 << 20;
 
 /// Emptied blocks on their way back to the group that fills them.
 pub type Spares = Arc<ArrayQueue<Block>>;
@@ -53,6 +58,12 @@ pub struct RecorderConfig {
     pub memory: MemoryLimit,
     /// The run folder, if there is one.
     pub writer: Option<RunWriter>,
+    /// Number of the first episode.
+    pub first_episode: u64,
+    /// Whether actors may go on acting after recording has failed. The error reaches one caller in any case.
+    pub goes_on: bool,
+    /// An episode is truncated when it has so many steps and goes on.
+    pub most_steps: Option<NonZeroUsize>,
 }
 
 /// What was recorded so far.
@@ -72,6 +83,14 @@ pub struct RecorderStats {
     pub steps_written: AtomicU64,
     /// Episodes that did not reach the disk because it had failed.
     pub episodes_lost: AtomicU64,
+    /// Batches on disk.
+    pub batches_written: AtomicU64,
+    /// Bytes of those.
+    pub bytes_written: AtomicU64,
+    /// Times that a caller had to wait for the recorder.
+    pub waits: AtomicU64,
+    /// How long all of them waited.
+    pub wait_nanoseconds: AtomicU64,
 }
 
 enum Message {
@@ -80,16 +99,18 @@ enum Message {
     Interrupt(u32),
     Model(ModelInfo),
     Flush(Sender<()>),
-    Close,
+    Close(Vec<StreamPlace>),
 }
 
 #[derive(Debug)]
 struct Shared {
     memory: Mutex<Memory>,
+    subscriptions: Mutex<Vec<Arc<Subscription>>>,
     stats: RecorderStats,
     /// The error that stopped the recording.
     failure: Mutex<Option<Error>>,
     untold: AtomicBool,
+    goes_on: bool,
     /// Bytes of the blocks that wait for the recorder, or are in its hands.
     queued: Mutex<usize>,
     room: Condvar,
@@ -155,9 +176,11 @@ impl Recorder {
         let (sender, receiver) = unbounded();
         let shared = Arc::new(Shared {
             memory: Mutex::new(Memory::new(config.memory)),
+            subscriptions: Mutex::default(),
             stats: RecorderStats::default(),
             failure: Mutex::default(),
             untold: AtomicBool::new(false),
+            goes_on: config.goes_on,
             queued: Mutex::new(0),
             room: Condvar::new(),
             ended: AtomicBool::new(false),
@@ -173,8 +196,11 @@ impl Recorder {
             disk_failed: false,
             pushed: 0,
             open: FxHashMap::default(),
+            open_bytes: 0,
+            most_steps: config.most_steps,
+            memory: config.memory,
             spare_columns: Vec::new(),
-            next_episode: 0,
+            next_episode: config.first_episode,
             last_tick: Instant::now(),
         };
         let thread = std::thread::Builder::new()
@@ -201,9 +227,16 @@ impl Recorder {
     fn await_room(&self, block: &Block) {
         let bytes = block.layout.bytes(block.capacity);
         let mut queued = self.shared.queued.lock();
+        let mut since = None;
         while *queued > 0 && *queued + bytes > QUEUE_BYTES && !self.shared.ended.load(Ordering::Acquire) {
+            since.get_or_insert_with(Instant::now);
             // Woken by the recorder; the time-out is for one that ends without a word.
             self.shared.room.wait_for(&mut queued, Duration::from_millis(50));
+        }
+        if let Some(since) = since {
+            let stats = &self.shared.stats;
+            stats.waits.fetch_add(1, Ordering::Relaxed);
+            stats.wait_nanoseconds.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
 
@@ -242,9 +275,10 @@ impl Recorder {
         Pending { answer: pending, shared: self.shared.clone() }
     }
 
-    /// Closes open episodes as interrupted ones, then the run folder, and ends the thread.
-    pub fn close(&self) {
-        drop(self.sender.send(Message::Close));
+    /// Closes open episodes as interrupted ones, then the run folder, and ends the thread. `streams` is how far the actors'
+    /// random streams have been used.
+    pub fn close(&self, streams: Vec<StreamPlace>) {
+        drop(self.sender.send(Message::Close(streams)));
     }
 
     /// The trajectories in memory, oldest first.
@@ -252,15 +286,32 @@ impl Recorder {
         self.shared.memory.lock().to_vec()
     }
 
+    /// Trajectories from now on, as they end, for one reader.
+    pub fn subscribe(&self, capacity: usize, when_full: WhenFull) -> Arc<Subscription> {
+        let subscription = Arc::new(Subscription::new(capacity, when_full));
+        self.shared.subscriptions.lock().push(subscription.clone());
+        if self.has_ended() {
+            subscription.end();
+        }
+        subscription
+    }
+
+    /// Bytes of the blocks that wait for the recorder, or are in its hands.
+    pub fn queued(&self) -> usize {
+        *self.shared.queued.lock()
+    }
+
     /// What was recorded so far.
     pub fn stats(&self) -> &RecorderStats {
         &self.shared.stats
     }
 
-    /// The error that stopped the recording, if there is one that nobody has seen yet.
+    /// The error that stopped the recording, if there is one that nobody has seen yet, or nobody may go on after it.
     pub fn untold_failure(&self) -> Option<Error> {
         // The flag spares the hot path the lock.
-        if self.shared.untold.load(Ordering::Relaxed) && self.shared.untold.swap(false, Ordering::Relaxed) {
+        if self.shared.untold.load(Ordering::Relaxed)
+            && (!self.shared.goes_on || self.shared.untold.swap(false, Ordering::Relaxed))
+        {
             return self.shared.failure.lock().clone();
         }
         None
@@ -292,7 +343,7 @@ impl Drop for Recorder {
         } else if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            self.close();
+            self.close(Vec::new());
             thread.join().ok();
         }
     }
@@ -309,6 +360,10 @@ struct Worker {
     /// Episodes that were meant for the disk.
     pushed: u64,
     open: FxHashMap<u32, EpisodeBuilder>,
+    /// Bytes that those hold and that have not gone to the disk.
+    open_bytes: usize,
+    most_steps: Option<NonZeroUsize>,
+    memory: MemoryLimit,
     /// Columns of episodes that ended, for those to come.
     spare_columns: Vec<Columns>,
     next_episode: u64,
@@ -323,6 +378,9 @@ impl Drop for Worker {
             self.shared.tell(error);
         }
         self.shared.ended.store(true, Ordering::Release);
+        for subscription in self.shared.subscriptions.lock().drain(..) {
+            subscription.end();
+        }
     }
 }
 
@@ -332,6 +390,7 @@ impl Worker {
             match self.receiver.recv_timeout(TICK.saturating_sub(self.last_tick.elapsed())) {
                 Ok(Message::Block { mut block, spares }) => {
                     self.cut(&block, false);
+                    self.write_parts();
                     self.shared.taken(block.layout.bytes(block.capacity));
                     block.clear();
                     // A spare too many is dropped.
@@ -347,7 +406,8 @@ impl Worker {
                     self.write(RunWriter::flush);
                     answer.send(()).ok();
                 }
-                Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return self.close(),
+                Ok(Message::Close(streams)) => return self.close(&streams),
+                Err(RecvTimeoutError::Disconnected) => return self.close(&[]),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.last_tick.elapsed() >= TICK {
@@ -403,18 +463,73 @@ impl Worker {
         }
     }
 
-    fn append(&mut self, block: &Block, column: usize, segment: usize, rows: std::ops::Range<usize>) {
+    /// Adds steps to the actor's episode. One that is as long as it may be is truncated before its next step, whose observation
+    /// is its final one.
+    fn append(&mut self, block: &Block, column: usize, segment: usize, mut rows: std::ops::Range<usize>) {
         let actor = block.layout.actors[column];
         let schema = &block.layout.segments[segment].schema;
         if self.open.get(&actor.ordinal).is_some_and(|builder| !builder.continues(schema)) {
             self.interrupt(actor.ordinal);
         }
+        while let Some(most) = self.most_steps {
+            let room = most.get().saturating_sub(self.open.get(&actor.ordinal).map_or(0, EpisodeBuilder::steps));
+            if rows.len() <= room {
+                break;
+            }
+            let next = rows.start + room;
+            if room > 0 {
+                self.append_all(block, column, segment, rows.start..next);
+            }
+            let end = End { terminated: false, truncated: true, complete: true };
+            self.finish(actor.ordinal, end, Some(&block.observation_of(next, column)));
+            rows.start = next;
+        }
+        self.append_all(block, column, segment, rows);
+    }
+
+    fn append_all(&mut self, block: &Block, column: usize, segment: usize, rows: std::ops::Range<usize>) {
+        let actor = block.layout.actors[column];
+        let schema = &block.layout.segments[segment].schema;
         let builder = self.open.entry(actor.ordinal).or_insert_with(|| {
             self.next_episode += 1;
             let columns = self.spare_columns.pop().unwrap_or_else(Columns::new);
-            EpisodeBuilder::new(self.next_episode - 1, actor.id, schema.clone(), columns)
+            EpisodeBuilder::new(self.next_episode - 1, actor, schema.clone(), columns)
         });
+        let before = builder.bytes();
         builder.append(block, column, segment, rows);
+        self.open_bytes += builder.bytes() - before;
+        if builder.unwritten_bytes() >= PART_BYTES {
+            self.write_part(actor.ordinal);
+        }
+    }
+
+    /// Writes what an open episode holds, so that one without an end takes no more memory. What is kept in memory as well stays
+    /// whole, as long as it may be kept at all.
+    fn write_part(&mut self, ordinal: u32) {
+        if self.writer.is_none() {
+            return;
+        }
+        let Some(builder) = self.open.get_mut(&ordinal) else { return };
+        let (before, limit) = (builder.unwritten_bytes(), self.memory);
+        let keep =
+            (limit.trajectories > 0 && builder.bytes() <= limit.bytes) || !self.shared.subscriptions.lock().is_empty();
+        let part = builder.part(keep);
+        self.open_bytes -= before - builder.unwritten_bytes();
+        if let Some(part) = part {
+            self.write(|writer| writer.push(part));
+        }
+    }
+
+    /// Writes what all open episodes hold where that is much.
+    fn write_parts(&mut self) {
+        if self.open_bytes < OPEN_BYTES || self.writer.is_none() {
+            return;
+        }
+        let mut ordinals: Vec<_> = self.open.keys().copied().collect();
+        ordinals.sort_unstable();
+        for ordinal in ordinals {
+            self.write_part(ordinal);
+        }
     }
 
     fn interrupt(&mut self, ordinal: u32) {
@@ -431,26 +546,36 @@ impl Worker {
         if !end.complete {
             stats.episodes_interrupted.fetch_add(1, Ordering::Relaxed);
         }
-        let (episode, columns) = builder.finish(end, last);
-        if columns.bytes() <= SPARE_COLUMN_BYTES {
-            self.spare_columns.push(columns);
-        }
-        let episode = Arc::new(episode);
-        stats.steps.fetch_add(episode.len as u64, Ordering::Relaxed);
+        self.open_bytes -= builder.unwritten_bytes();
+        let Finished { steps, whole, piece, spare } = builder.finish(end, last);
+        self.spare_columns.extend(spare);
+        stats.steps.fetch_add(steps as u64, Ordering::Relaxed);
         stats.episodes.fetch_add(1, Ordering::Relaxed);
         if self.disk_failed {
             stats.episodes_lost.fetch_add(1, Ordering::Relaxed);
         }
         self.pushed += 1;
-        self.write(|writer| writer.push(episode.clone()));
-        self.shared.memory.lock().push(episode);
+        self.write(|writer| writer.push(piece));
+        if let Some(episode) = whole {
+            // Pushed to with the list unlocked: that may wait for a reader.
+            let subscriptions = self.shared.subscriptions.lock().clone();
+            for subscription in subscriptions {
+                if !subscription.push(&episode) {
+                    self.shared.subscriptions.lock().retain(|known| !Arc::ptr_eq(known, &subscription));
+                }
+            }
+            self.shared.memory.lock().push(episode);
+        }
     }
 
     /// Runs `operation` on the run folder. A failure stops the recording to disk and reaches the caller at the next call.
     fn write(&mut self, operation: impl FnOnce(&mut RunWriter) -> Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         let result = operation(writer);
-        self.shared.stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
+        let stats = &self.shared.stats;
+        stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
+        stats.batches_written.store(writer.batches_written(), Ordering::Relaxed);
+        stats.bytes_written.store(writer.bytes_written(), Ordering::Relaxed);
         if let Err(error) = result {
             self.fail(error);
         }
@@ -460,7 +585,7 @@ impl Worker {
     fn fail(&mut self, error: Error) {
         if let Some(mut writer) = self.writer.take() {
             // The first error is the one to tell.
-            drop(writer.close());
+            drop(writer.close(&[]));
             self.shared.stats.steps_written.store(writer.steps_written(), Ordering::Relaxed);
             let lost = self.pushed - writer.episodes_written();
             self.shared.stats.episodes_lost.fetch_add(lost, Ordering::Relaxed);
@@ -470,13 +595,13 @@ impl Worker {
         self.shared.tell(error);
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, streams: &[StreamPlace]) {
         let mut ordinals: Vec<_> = self.open.keys().copied().collect();
         ordinals.sort_unstable();
         for ordinal in ordinals {
             self.interrupt(ordinal);
         }
-        self.write(RunWriter::close);
+        self.write(|writer| writer.close(streams));
         self.writer = None;
     }
 }

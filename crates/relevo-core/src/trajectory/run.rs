@@ -1,6 +1,6 @@
 //! The folder of a run: `run.json`, which says where the steps came from, and the segments that hold them.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,8 @@ use crate::{Error, Result};
 const FORMAT_VERSION: u32 = 1;
 
 const RUN_FILE: &str = "run.json";
+const SEGMENTS: &str = "segments";
+const LOCK_FILE: &str = "writer.lock";
 
 /// What `run.json` tells of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +34,9 @@ pub struct RunInfo {
     pub config: serde_json::Value,
     /// The model files that were there to act, from the start or from an update on, in the order in which they came.
     pub models: Vec<ModelInfo>,
+    /// When the run was gone on with: RFC 3339, UTC.
+    #[serde(default)]
+    pub resumed: Vec<String>,
 }
 
 /// A model file as it was when it came.
@@ -62,32 +67,53 @@ impl RunInfo {
             seed,
             config,
             models,
+            resumed: Vec::new(),
         }
+    }
+
+    /// Notes that the run is gone on with now.
+    pub(crate) fn begin_session(&mut self) {
+        self.resumed.push(rfc3339(SystemTime::now()));
     }
 }
 
 /// Where the files of a run lie.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct RunFolder {
     path: PathBuf,
+    /// Held by the one that writes, for as long as it lives.
+    _lock: Option<File>,
 }
 
 impl RunFolder {
     /// Makes the folder and writes `run.json`. Fails where the folder holds a run already or cannot be written.
     pub(crate) fn create(path: &Path, info: &RunInfo) -> Result<Self> {
-        let folder = Self { path: path.into() };
-        let file = path.join(RUN_FILE);
-        if file.exists() {
-            let reason = "the folder holds a run already; record into another folder, or remove this one first";
-            return Err(Error::trajectory(path, reason));
-        }
         let cannot = |error: std::io::Error| {
             let reason = format!("cannot create the run's folder: {error}; record into a folder that can be written");
             Error::trajectory(path, reason)
         };
-        fs::create_dir_all(folder.segments()).map_err(cannot)?;
+        if !Self::is_run(path) {
+            fs::create_dir_all(path.join(SEGMENTS)).map_err(cannot)?;
+        }
+        let folder = Self { path: path.into(), _lock: lock(path)? };
+        if Self::is_run(path) {
+            let reason = "the folder holds a run already; go on with it by resume=True, record into another folder, or remove \
+                          this one first";
+            return Err(Error::trajectory(path, reason));
+        }
         folder.describe(info)?;
         Ok(folder)
+    }
+
+    /// Whether there is a run in the folder.
+    pub(crate) fn is_run(path: &Path) -> bool {
+        path.join(RUN_FILE).exists()
+    }
+
+    /// Opens the folder to write more of its run.
+    pub(crate) fn resume(path: &Path) -> Result<(Self, RunInfo)> {
+        let (folder, info) = Self::open(path)?;
+        Ok((Self { _lock: lock(path)?, ..folder }, info))
     }
 
     /// Writes `run.json`, in place of one that is there.
@@ -129,7 +155,7 @@ impl RunFolder {
             return Err(Error::trajectory(path, reason));
         }
         let info = serde_json::from_value(value).map_err(not_valid)?;
-        Ok((Self { path: path.into() }, info))
+        Ok((Self { path: path.into(), _lock: None }, info))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -137,12 +163,19 @@ impl RunFolder {
     }
 
     fn segments(&self) -> PathBuf {
-        self.path.join("segments")
+        self.path.join(SEGMENTS)
     }
 
     /// Where the segment with this number lies.
     pub(crate) fn segment(&self, number: usize) -> PathBuf {
         self.segments().join(format!("{number:06}.arrow"))
+    }
+
+    /// The number of the next segment.
+    pub(crate) fn next_segment(&self) -> Result<usize> {
+        let numbers =
+            self.list_segments()?.into_iter().filter_map(|path| path.file_stem()?.to_str()?.parse::<usize>().ok());
+        Ok(numbers.max().map_or(0, |last| last + 1))
     }
 
     /// The segments there are, in order of their numbers.
@@ -159,6 +192,30 @@ impl RunFolder {
         // By length first: the number after 999999 has a digit more.
         paths.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
         Ok(paths)
+    }
+}
+
+/// Takes the folder for the one that writes. The system gives it back when that process ends, however it does.
+fn lock(path: &Path) -> Result<Option<File>> {
+    let cannot = |error: std::io::Error| {
+        Error::trajectory(
+            path,
+            format!("cannot lock the run's folder: {error}; record into a folder that can be written"),
+        )
+    };
+    let file = File::options().create(true).truncate(false).write(true).open(path.join(LOCK_FILE)).map_err(cannot)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => {
+            let reason =
+                "another writer records into the folder now; record into another one, or wait until that has ended";
+            Err(Error::trajectory(path, reason))
+        }
+        Err(TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => {
+            tracing::warn!("the file system of {} has no locks: nothing keeps two writers apart", path.display());
+            Ok(None)
+        }
+        Err(TryLockError::Error(error)) => Err(cannot(error)),
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn keyed_name(kind: &str, key: &str) -> String {
 }
 
 /// The key of the column with this name, if it is one of this `kind`.
-fn key_of<'a>(kind: &str, name: &'a str) -> Option<&'a str> {
+pub(crate) fn key_of<'a>(kind: &str, name: &'a str) -> Option<&'a str> {
     let rest = name.strip_prefix(kind)?;
     if rest.is_empty() { Some("") } else { rest.strip_prefix('.') }
 }
@@ -165,7 +165,7 @@ fn tensor_field(name: String, column: &ColumnSpec) -> Result<Field, String> {
     Ok(Field::new(name, data_type, true).with_metadata(metadata))
 }
 
-fn read_tensor_field(field: &Field, key: &str) -> Result<ColumnSpec, String> {
+pub(crate) fn read_tensor_field(field: &Field, key: &str) -> Result<ColumnSpec, String> {
     let (element, shape) = match field.data_type() {
         DataType::FixedSizeList(element, _) => (element.data_type(), tensor_shape(field)),
         scalar => (scalar, Some(Vec::new())),

@@ -195,7 +195,7 @@ pub fn batching_agent(policies: Vec<Arc<PolicySlot>>, actors: usize, trajectorie
         actor_count: actors,
         batching,
         memory: MemoryLimit { trajectories, bytes: usize::MAX },
-        seed: 7,
+        seed: Some(7),
         ..AgentConfig::new(policies)
     })
     .unwrap();

@@ -1,0 +1,162 @@
+//! Finished trajectories for a reader in the same process, as they end.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::episode::Episode;
+use crate::{Error, Result};
+
+/// How long a reader that everything waits for may take for one trajectory before the oldest go after all.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What becomes of a trajectory that ends while the reader is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenFull {
+    /// The recorder waits for the reader, and before long actors wait for the recorder; for half a minute at most, then the
+    /// oldest goes.
+    Block,
+    /// The oldest goes, and is counted.
+    #[default]
+    DropOldest,
+    /// The reader gets an error.
+    Error,
+}
+
+impl WhenFull {
+    /// The names by which users choose.
+    pub const NAMES: [(&str, Self); 3] =
+        [("block", Self::Block), ("drop_oldest", Self::DropOldest), ("error", Self::Error)];
+}
+
+/// What a reader finds.
+#[derive(Debug)]
+pub enum Next {
+    /// A trajectory.
+    Trajectory(Arc<Episode>),
+    /// None came in time.
+    NotYet,
+    /// No more will come.
+    End,
+}
+
+/// Trajectories on their way to one reader.
+#[derive(Debug)]
+pub struct Subscription {
+    capacity: usize,
+    when_full: WhenFull,
+    state: Mutex<State>,
+    /// Something has come, or gone, or ended.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Arc<Episode>>,
+    dropped: u64,
+    /// Nothing comes any more.
+    ended: bool,
+    /// Nobody reads any more.
+    closed: bool,
+    overrun: bool,
+}
+
+impl Subscription {
+    /// Room for `capacity` trajectories, at least one.
+    pub(crate) fn new(capacity: usize, when_full: WhenFull) -> Self {
+        Self { capacity: capacity.max(1), when_full, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Takes a trajectory that has ended. Gives whether anybody reads.
+    pub(crate) fn push(&self, episode: &Arc<Episode>) -> bool {
+        let mut state = self.state.lock();
+        let until = Instant::now() + PATIENCE;
+        while self.when_full == WhenFull::Block && state.waiting.len() >= self.capacity && !state.closed {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                tracing::warn!(
+                    "a subscription's reader has taken nothing for {PATIENCE:?}: its oldest trajectory is dropped"
+                );
+                break;
+            }
+        }
+        if state.closed {
+            return false;
+        }
+        if state.waiting.len() >= self.capacity {
+            state.dropped += 1;
+            if self.when_full == WhenFull::Error {
+                state.overrun = true;
+                drop(state);
+                self.changed.notify_all();
+                return true;
+            }
+            state.waiting.pop_front();
+        }
+        state.waiting.push_back(episode.clone());
+        drop(state);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Tells the reader that nothing comes any more.
+    pub(crate) fn end(&self) {
+        self.state.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// The next trajectory. Waits for one at most until `until`.
+    ///
+    /// # Errors
+    /// [`Error::State`], once, where trajectories came faster than they were read and that was to be an error.
+    pub fn next(&self, until: Instant) -> Result<Next> {
+        let mut state = self.state.lock();
+        loop {
+            if std::mem::take(&mut state.overrun) {
+                return Err(Error::State(format!(
+                    "the subscription is full: {} trajectories ended while {} waited, and were dropped; read faster, or give it \
+                     more room by capacity=",
+                    state.dropped, self.capacity
+                )));
+            }
+            if let Some(episode) = state.waiting.pop_front() {
+                drop(state);
+                self.changed.notify_all();
+                return Ok(Next::Trajectory(episode));
+            }
+            if state.ended || state.closed {
+                return Ok(Next::End);
+            }
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return Ok(Next::NotYet);
+            }
+        }
+    }
+
+    /// Trajectories that wait to be read.
+    pub fn len(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Trajectories that were dropped because the reader was behind.
+    pub fn dropped(&self) -> u64 {
+        self.state.lock().dropped
+    }
+
+    /// Wants no more.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.waiting.clear();
+        drop(state);
+        self.changed.notify_all();
+    }
+}

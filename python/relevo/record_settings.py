@@ -1,0 +1,44 @@
+"""How an agent records: what `AgentBuilder.record` was told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from relevo.checks import seconds, whole_number
+from relevo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Compression: TypeAlias = Literal["none", "lz4", "zstd"]
+Fsync: TypeAlias = Literal["never", "segment", "batch"]
+OnFailure: TypeAlias = Literal["continue", "stop"]
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """The run folder, and how it is written; see `AgentBuilder.record`."""
+
+    folder: Path
+    compression: Compression
+    fsync: Fsync
+    segment_bytes: int
+    segment_seconds: float
+    resume: bool
+    on_failure: OnFailure
+
+    def __post_init__(self) -> None:
+        """Checks what was given."""
+        for name, known in (("compression", Compression), ("fsync", Fsync), ("on_failure", OnFailure)):
+            given = getattr(self, name)
+            if given not in get_args(known):
+                words = ", ".join(f'"{word}"' for word in get_args(known))
+                msg = f"{name} must be one of {words}, but is {given!r}"
+                raise ConfigError(msg)
+        whole_number("segment_bytes", self.segment_bytes, 1)
+        seconds("segment_seconds", self.segment_seconds, may_be_zero=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `run.json` tells of it."""
+        return {name: value for name, value in asdict(self).items() if name not in {"folder", "resume"}}
