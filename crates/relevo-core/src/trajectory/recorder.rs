@@ -7,7 +7,7 @@ use std::{
     num::NonZeroUsize,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -22,8 +22,10 @@ use super::{
     block::{Block, Flags},
     builder::{Columns, End, EpisodeBuilder, Finished},
     episode::Episode,
+    finals::Finals,
     index::StreamPlace,
     memory::{Memory, MemoryLimit},
+    recorder_stats::RecorderStats,
     run::ModelInfo,
     subscription::{Subscription, WhenFull},
     writer::RunWriter,
@@ -64,33 +66,6 @@ pub struct RecorderConfig {
     pub goes_on: bool,
     /// An episode is truncated when it has so many steps and goes on.
     pub most_steps: Option<NonZeroUsize>,
-}
-
-/// What was recorded so far.
-#[derive(Debug, Default)]
-pub struct RecorderStats {
-    /// Steps of finished or interrupted episodes.
-    pub steps: AtomicU64,
-    /// Episodes, finished or interrupted.
-    pub episodes: AtomicU64,
-    /// Episodes that were interrupted: their actor was removed or stepped without recording, or the run closed.
-    pub episodes_interrupted: AtomicU64,
-    /// Steps whose reward never came.
-    pub rewards_missing: AtomicU64,
-    /// Truncated episodes that came without their final observation.
-    pub final_observations_missing: AtomicU64,
-    /// Steps on disk.
-    pub steps_written: AtomicU64,
-    /// Episodes that did not reach the disk because it had failed.
-    pub episodes_lost: AtomicU64,
-    /// Batches on disk.
-    pub batches_written: AtomicU64,
-    /// Bytes of those.
-    pub bytes_written: AtomicU64,
-    /// Times that a caller had to wait for the recorder.
-    pub waits: AtomicU64,
-    /// How long all of them waited.
-    pub wait_nanoseconds: AtomicU64,
 }
 
 enum Message {
@@ -603,29 +578,5 @@ impl Worker {
         }
         self.write(|writer| writer.close(streams));
         self.writer = None;
-    }
-}
-
-/// The final observations of a block, found by row and column.
-struct Finals<'a> {
-    block: &'a Block,
-    /// (row, column, position among the finals), sorted.
-    places: Vec<(u32, u32, usize)>,
-}
-
-impl<'a> Finals<'a> {
-    fn new(block: &'a Block) -> Self {
-        let mut places: Vec<_> =
-            block.finals.iter().enumerate().map(|(at, last)| (last.row, last.column, at)).collect();
-        places.sort_unstable();
-        Self { block, places }
-    }
-
-    /// The bytes of the observation that followed `row` of `column`.
-    fn get(&self, row: usize, column: usize) -> Option<&'a [u8]> {
-        let place = (row as u32, column as u32);
-        let index = self.places.binary_search_by_key(&place, |(row, column, _)| (*row, *column)).ok()?;
-        let (at, size) = (self.places[index].2, self.block.final_size());
-        self.block.final_bytes.get(at * size..(at + 1) * size)
     }
 }
