@@ -149,6 +149,27 @@ def test_weights_outside_the_folder(tmp_path: Path) -> None:
     assert "ONNX Runtime refuses it" in refusal(path)
 
 
+@pytest.mark.parametrize("row", [(1 << 40,), (1 << 62,), (1 << 33, 1 << 33)])
+def test_a_row_that_no_memory_holds(row: tuple[int, ...], tmp_path: Path) -> None:
+    path = models.save(
+        tmp_path / "huge.onnx",
+        [helper.make_node("Identity", ["obs"], ["logits"])],
+        {"obs": ["batch", *row]},
+        {"logits": ["batch", *row]},
+        {},
+    )
+    assert re.search(r"its input `obs` is float32 .* a row, and a row of all inputs may have 256 MiB", refusal(path))
+    small = models.linear(tmp_path / "policy.onnx", np.eye(2))
+    with pytest.raises(
+        relevo.ConfigError, match=r"shapes gives \(.*\) for a row of `obs`, .* and a row may have 256 MiB"
+    ):
+        relevo.ModelModule.load_from_path(small, shapes={"obs": row})
+    with relevo.AgentBuilder().default_model(small, head="argmax").actor_count(2).build() as agent:
+        with pytest.raises(relevo.ModelLoadError, match="its input `obs`"):
+            agent.update_model(path.read_bytes())
+        np.testing.assert_array_equal(agent.actors().act(np.eye(2, dtype=np.float32)), [0, 1])
+
+
 def test_a_model_in_memory(tmp_path: Path) -> None:
     load = relevo.ModelModule.load_from_bytes
     data = models.linear(tmp_path / "policy.onnx", np.eye(2)).read_bytes()

@@ -12,7 +12,7 @@ use ort::{logging::LogLevel, session::builder::GraphOptimizationLevel, value::Va
 use parking_lot::Mutex;
 use relevo_core::{
     error::{Error, Result},
-    policy::{Batch, Model, ModelFacts, ModelSource, Session},
+    policy::{Batch, Model, ModelFacts, ModelSource, Session, check_rows},
     spec::{Dim, TensorSpec},
 };
 use sha2::{Digest, Sha256};
@@ -100,6 +100,7 @@ impl OnnxModel {
         let mut notes = open_shapes::fill(&mut inputs, shapes)?;
         let open = inputs.clone();
         let told = widths::fill(&mut inputs, &widths);
+        check_rows(path, &inputs, &outputs)?;
         let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
         for (spec, outlet) in outputs.iter_mut().zip(session.outputs()) {
             correct_shape(spec, outlet.dtype());

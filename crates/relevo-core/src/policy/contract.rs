@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     spec::{DType, Dim, TensorSpec},
-    tensor::Tensor,
+    tensor::{Tensor, elements},
 };
 
 /// How many rows one forward pass may take.
@@ -67,7 +67,7 @@ impl InputContract {
 
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
-        self.row_shape.iter().product::<usize>() * self.spec.dtype.size()
+        elements(&self.row_shape).saturating_mul(self.spec.dtype.size())
     }
 }
 
@@ -79,7 +79,7 @@ impl OutputContract {
 
     /// Elements of one row.
     pub fn row_len(&self) -> usize {
-        self.row_shape.iter().product()
+        elements(&self.row_shape)
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     contract::{Batch, Contract},
     convention::OutputRole,
     folder::{Folder, check_regular},
+    size::{check_rows, check_shapes},
     unbatched,
 };
 use crate::{
@@ -140,7 +141,9 @@ impl LoadedModel {
         if source.bytes.is_none() {
             check_regular(path)?;
         }
+        check_shapes(&options.shapes)?;
         let model = backend.load(source, options)?;
+        check_rows(path, model.inputs(), model.outputs())?;
         let session = model.session()?;
         let (model, mut session) = unbatched::with_rows(path, model, session, roles);
         let contract = Contract::infer(path, &*model, &mut *session, roles)?;
