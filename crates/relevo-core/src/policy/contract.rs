@@ -256,7 +256,27 @@ fn settle_axes(
 fn set_axis(path: &Path, input: &mut InputContract, axis: usize) -> Result<()> {
     let spec = &input.spec;
     if spec.shape.is_empty() {
-        return Err(Error::model_load(path, format!("input `{}` has no batch axis: it is a scalar", spec.name)));
+        return Err(Error::model_load(
+            path,
+            format!(
+                "input `{name}` has no batch axis: it is declared as a scalar, or without a shape; where it takes rows all the \
+                 same, give the shape of one by shapes={{\"{name}\": (…,)}}",
+                name = spec.name
+            ),
+        ));
+    }
+    if let (0, [Dim::Fixed(size @ 2..), Dim::Dynamic(rows)]) = (axis, &spec.shape[..])
+        && input.role == InputRole::Observation
+    {
+        return Err(Error::model_load(
+            path,
+            format!(
+                "input `{}` is declared as [{size}, {open}]: its first axis counts {size} rows, and its second one has no size; \
+                 where the second one counts the rows, export the model with that first: [{open}, {size}]",
+                spec.name,
+                open = Dim::Dynamic(rows.clone())
+            ),
+        ));
     }
     let others = spec.shape.iter().enumerate().filter(|(other, _)| *other != axis);
     let row_shape = others.map(|(_, dim)| match dim {
