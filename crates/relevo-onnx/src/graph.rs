@@ -7,6 +7,7 @@ use prost::Message;
 use relevo_core::spec::{DType, Dim, TensorSpec};
 
 use crate::{
+    mixing::{self, Meeting},
     proto::{AttributeProto, DimProto, GraphProto, InitializerProto, ModelProto, NodeProto, ValueInfoProto},
     widths::{self, Told},
 };
@@ -49,6 +50,8 @@ pub(crate) struct Declaration {
     pub(crate) batch_obstacle: Option<String>,
     /// The operator, where a branch or a loop is steered by the numbers that come: by those of all rows at once.
     pub(crate) steered: Option<String>,
+    /// Tensors in which rows of a batch may meet.
+    pub(crate) meetings: Vec<Meeting>,
     /// Sizes of inputs that weights tell.
     pub(crate) widths: Vec<Told>,
     /// Files beside this one that hold weights, each with the bytes that it must have at least.
@@ -92,6 +95,7 @@ impl Declaration {
             .map(|input| input.spec("input"))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
+            meetings: mixing::meetings(&graph, &inputs),
             widths: widths::told(&graph, &inputs),
             inputs,
             outputs: graph.outputs.iter().map(|output| output.spec("output")).collect::<Result<_, _>>()?,
@@ -201,7 +205,7 @@ impl InitializerProto {
 }
 
 impl AttributeProto {
-    fn holds_graph(&self) -> bool {
+    pub(crate) fn holds_graph(&self) -> bool {
         self.graph.is_some() || !self.graphs.is_empty()
     }
 }

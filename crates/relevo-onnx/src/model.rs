@@ -24,6 +24,7 @@ use crate::{
     graph::{Declaration, dtype},
     library::Library,
     message::readable,
+    mixing,
     noise::Noise,
     open_shapes,
     session::OnnxSession,
@@ -95,8 +96,17 @@ impl OnnxModel {
             let (seeded, seeds) = Noise::new(&bytes).map_err(fault)?;
             (bytes, noise) = (seeded, Some(seeds));
         }
-        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, steered, widths, .. } =
-            declaration;
+        let Declaration {
+            mut inputs,
+            mut outputs,
+            producer,
+            random_ops,
+            batch_obstacle,
+            steered,
+            meetings,
+            widths,
+            ..
+        } = declaration;
         let mut notes = open_shapes::fill(&mut inputs, shapes)?;
         let open = inputs.clone();
         let told = widths::fill(&mut inputs, &widths);
@@ -128,9 +138,14 @@ impl OnnxModel {
         };
         let build = |bytes: &[u8]| workshop.trial(path, bytes, &signature.inputs);
         let batch = match fixed_batch::rewritten(&original, &mut first, &build) {
-            None => steered.map(|op| Batch::One {
-                reason: format!("it holds control flow ({op}) that goes by numbers of all rows at once"),
-            }),
+            None => {
+                let steered =
+                    steered.map(|op| format!("it holds control flow ({op}) that goes by numbers of all rows at once"));
+                let compared = || mixing::reason(&bytes, &signature.inputs, &meetings, &build);
+                // Random numbers differ from run to run.
+                let mixed = steered.or_else(|| noise.is_none().then(compared).flatten());
+                mixed.map(|reason| Batch::One { reason })
+            }
             Some(Outcome::Kept(reason)) => {
                 Some(Batch::One { reason: format!("declared with a batch of 1, and not rewritten for more: {reason}") })
             }

@@ -112,7 +112,7 @@ pub struct Contract {
 
 impl Contract {
     /// Infers the contract of `model` from names and probing forward passes. `roles` overrides the role of any input or
-    /// output by name.
+    /// output by name; `device` is where the session runs.
     ///
     /// # Errors
     /// [`Error::Config`] for a role that no tensor has, [`Error::ModelLoad`] for a model that cannot be run or whose
@@ -122,6 +122,7 @@ impl Contract {
         model: &dyn Model,
         session: &mut dyn Session,
         roles: &BTreeMap<String, String>,
+        device: &str,
     ) -> Result<Self> {
         check_names(model, roles)?;
         let roles_of_inputs = model.inputs().iter().map(|spec| input_role(spec, roles.get(&spec.name)));
@@ -153,7 +154,7 @@ impl Contract {
         let mut probe = Probe { path, model, session, inputs: &inputs };
         let mixed = match &batch {
             Batch::One { .. } => None,
-            Batch::Dynamic { .. } => probe.disagreement(&shapes, &found.random)?,
+            Batch::Dynamic { .. } => probe.disagreement(&shapes, &found.random, device == "cpu")?,
         };
         let batch = mixed.map_or(batch, |reason| Batch::One { reason });
         let branches = branches(model.outputs(), &shapes);

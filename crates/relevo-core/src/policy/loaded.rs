@@ -154,7 +154,7 @@ impl LoadedModel {
         check_rows(path, model.inputs(), model.outputs())?;
         let session = model.session()?;
         let (model, mut session) = unbatched::with_rows(path, model, session, roles);
-        let contract = Contract::infer(path, &*model, &mut *session, roles)?;
+        let contract = Contract::infer(path, &*model, &mut *session, roles, &options.device)?;
         tell(path, &*model, &contract, options);
         Ok(Self {
             path: path.to_owned(),
