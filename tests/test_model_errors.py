@@ -179,6 +179,34 @@ def test_an_input_without_a_shape(tmp_path: Path) -> None:
     assert relevo.ModelModule.load_from_path(path, shapes={"obs": (3,)}).contract.inputs[0].row_shape == (3,)
 
 
+@pytest.mark.parametrize("rows", ["batch", 1])
+def test_a_loop_without_an_end(rows: int | str, tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Identity", ["value"], ["same"])],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("value", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("same", TensorProto.FLOAT, None),
+        ],
+    )
+    path = models.save(
+        tmp_path / "policy.onnx",
+        [helper.make_node("Loop", ["", "on_at_first", "obs"], ["logits"], body=body)],
+        {"obs": [rows, 3]},
+        {"logits": [rows, 3]},
+        {"on_at_first": np.array(True)},
+    )
+    with pytest.raises(
+        relevo.ModelLoadError, match="a loop in it has not ended after 10 s for one made-up row; export"
+    ):
+        relevo.ModelModule.load_from_path(path)
+
+
 def test_rows_that_lie_across(tmp_path: Path) -> None:
     path = identity(tmp_path / "policy.onnx", [4, "b"])
     assert "export the model with that first: [b, 4]" in refusal(path)

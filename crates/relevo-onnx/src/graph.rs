@@ -52,6 +52,8 @@ pub(crate) struct Declaration {
     pub(crate) steered: Option<String>,
     /// Tensors in which rows of a batch may meet.
     pub(crate) meetings: Vec<Meeting>,
+    /// Whether it holds a loop, which may have no end.
+    pub(crate) loops: bool,
     /// Sizes of inputs that weights tell.
     pub(crate) widths: Vec<Told>,
     /// Files beside this one that hold weights, each with the bytes that it must have at least.
@@ -95,6 +97,7 @@ impl Declaration {
             .map(|input| input.spec("input"))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
+            loops: has_loop(&graph.nodes) || model.functions.iter().any(|function| has_loop(&function.nodes)),
             meetings: mixing::meetings(&graph, &inputs),
             widths: widths::told(&graph, &inputs),
             inputs,
@@ -208,6 +211,14 @@ impl AttributeProto {
     pub(crate) fn holds_graph(&self) -> bool {
         self.graph.is_some() || !self.graphs.is_empty()
     }
+}
+
+fn has_loop(nodes: &[NodeProto]) -> bool {
+    let inside = |node: &NodeProto| {
+        let mut graphs = node.attributes.iter().flat_map(|attribute| attribute.graph.iter().chain(&attribute.graphs));
+        graphs.any(|graph| has_loop(&graph.nodes))
+    };
+    nodes.iter().any(|node| node.op_type == "Loop" || inside(node))
 }
 
 fn collect_random_ops(nodes: &[NodeProto], found: &mut Vec<String>) {

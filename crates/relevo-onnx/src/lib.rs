@@ -6,6 +6,7 @@
 
 mod agreement;
 mod device;
+mod endless;
 mod fixed_batch;
 mod graph;
 mod library;

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     agreement,
     device::Device,
+    endless,
     fixed_batch::{self, Original, Outcome},
     graph::{Declaration, dtype},
     library::Library,
@@ -104,6 +105,7 @@ impl OnnxModel {
             batch_obstacle,
             steered,
             meetings,
+            loops,
             widths,
             ..
         } = declaration;
@@ -117,6 +119,9 @@ impl OnnxModel {
         }
         let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
         let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+        if loops {
+            endless::check(&mut first, &signature.inputs).map_err(fault)?;
+        }
         if !told.is_empty() {
             if fixed_batch::run(&mut first, &agreement::rows(&signature.inputs, 0)[0]).is_ok() {
                 notes.extend(told);
