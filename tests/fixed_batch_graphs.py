@@ -459,11 +459,58 @@ def _other_with_many(path: Path, rows: int | str = 1) -> Path:
     )
 
 
+def _scaled_by_the_largest(limit: float, *, least: bool) -> Callable[[Path], Path]:
+    """Observations are divided by their largest number, or by 255, where that number is above a limit."""
+    largest = [
+        helper.make_node("Abs", ["obs"], ["sizes"]),
+        helper.make_node("ReduceMax", ["sizes"], ["largest"], keepdims=0),
+    ]
+    scaled = (
+        [helper.make_node("Max", ["largest", "limit"], ["scale"])]
+        if least
+        else [
+            helper.make_node("Greater", ["largest", "limit"], ["above"]),
+            helper.make_node("Where", ["above", "pixels", "one"], ["scale"]),
+        ]
+    )
+    ends = [helper.make_node("Div", ["obs", "scale"], ["parts"]), helper.make_node("MatMul", ["parts", "w"], ["mixed"])]
+    constants = {name: np.array(value, np.float32) for name, value in {"limit": limit, "pixels": 255, "one": 1}.items()}
+    return _mixing([*largest, *scaled, *ends], constants, rows="batch")
+
+
+def _positions(path: Path) -> Path:
+    """Each row's largest number, by the positions of the rows, as torch exports `x[arange(n), i]`; and a softmax."""
+    return models.save(
+        path,
+        [
+            helper.make_node("Shape", ["obs"], ["count"], start=0, end=1),
+            helper.make_node("Squeeze", ["count"], ["n"]),
+            helper.make_node("Range", ["zero", "n", "step"], ["rows"]),
+            helper.make_node("ArgMax", ["obs"], ["places"], axis=1, keepdims=0),
+            helper.make_node("Unsqueeze", ["rows", "last"], ["rows_1"]),
+            helper.make_node("Unsqueeze", ["places", "last"], ["places_1"]),
+            helper.make_node("Concat", ["rows_1", "places_1"], ["indices"], axis=1),
+            helper.make_node("GatherND", ["obs", "indices"], ["picked"]),
+            helper.make_node("Unsqueeze", ["picked", "last"], ["picked_1"]),
+            helper.make_node("ReduceMean", ["obs"], ["mean"], axes=[1], keepdims=1),
+            helper.make_node("Sub", ["picked_1", "mean"], ["above"]),
+            helper.make_node("Softmax", ["obs"], ["shares"], axis=-1),
+            helper.make_node("Mul", ["shares", "above"], ["actions"]),
+        ],
+        {"obs": ["batch", WIDTH]},
+        {"actions": ["batch", WIDTH]},
+        {"zero": np.array(0, np.int64), "step": np.array(1, np.int64), "last": _ints(1)},
+    )
+
+
+# Declared for any batch, with operators in which rows may meet, though they do not.
+APART: dict[str, Callable[[Path], Path]] = {"positions of the rows": _positions}
+
 # Declared for any batch.
 MIXING: dict[str, tuple[Callable[[Path], Path], str]] = {
     "largest of all": (
         _mixing([helper.make_node("ReduceMax", ["obs"], ["mixed"], keepdims=1)], rows="batch"),
-        "other numbers than alone in `actions`",
+        "mixes the rows",
     ),
     "mean over rows": (
         _mixing(
@@ -473,11 +520,19 @@ MIXING: dict[str, tuple[Callable[[Path], Path], str]] = {
             ],
             rows="batch",
         ),
-        "other numbers than alone in `actions`",
+        "mixes the rows",
     ),
-    "rows as steps": (_rows_as_steps, "other numbers than alone in `actions`"),
-    "normalised by the batch": (_normalised_by_the_batch, "other numbers than alone in `actions`"),
+    "rows as steps": (_rows_as_steps, "its tensor `y`: a batch gives it other numbers"),
+    "normalised by the batch": (_normalised_by_the_batch, "its tensor `n`"),
     "branch": (lambda path: _branching(path, "batch"), r"control flow \(If\)"),
+    **{
+        f"scaled by the largest above {limit}, {least}": (
+            _scaled_by_the_largest(limit, least=least),
+            "its tensor `largest`: it mixes the rows",
+        )
+        for limit in (50, 255, 1000, 1e9)
+        for least in (True, False)
+    },
     "another way with many rows": (
         lambda path: _other_with_many(path, "batch"),
         "other numbers than alone in `actions`",

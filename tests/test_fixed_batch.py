@@ -103,6 +103,16 @@ def test_what_is_declared_for_any_batch_and_mixes_rows_is_run_row_by_row(name: s
         np.testing.assert_array_equal(agent.actors().act(inputs["obs"]).action, expected)
 
 
+@pytest.mark.parametrize("name", graphs.APART)
+def test_what_is_declared_for_any_batch_and_keeps_rows_apart_is_run_together(name: str, tmp_path: Path) -> None:
+    path = graphs.APART[name](tmp_path / "policy.onnx")
+    model = relevo.ModelModule.load_from_path(path)
+    assert model.contract.batch == "dynamic", model.contract.batch_reason
+    inputs = made_up(model, ROWS)
+    expected = row_by_row(path, model, inputs)["actions"]
+    np.testing.assert_allclose(model.forward(inputs)["actions"], expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
 def test_the_real_policy_is_rewritten(shared: Path) -> None:
     path = shared / "mujoco_go1.onnx"
     model = relevo.ModelModule.load_from_path(path)

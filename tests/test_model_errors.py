@@ -72,7 +72,7 @@ def test_what_is_no_onnx_file(content: bytes, cause: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-@pytest.mark.parametrize("name", ["policy.onnx", "metadata.json", "model/metadata.json"])
+@pytest.mark.parametrize("name", ["policy.onnx", "policy.pt", "policy", "metadata.json", "model/metadata.json"])
 def test_a_pipe_is_no_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     os.mkfifo(tmp_path / name)
@@ -147,6 +147,92 @@ def test_weights_outside_the_folder(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"weights.bin", b"../wghts.bn"))
     (tmp_path / "wghts.bn").write_bytes(bytes(4096 * 2))
     assert "ONNX Runtime refuses it" in refusal(path)
+
+
+def test_a_pointer_of_git_lfs_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(b"version https://git-lfs.example/spec/v1\noid sha256:abc\nsize 123\n")
+    assert "it is a pointer of Git LFS in the model's place; fetch the model by `git lfs pull`" in refusal(path)
+    with pytest.raises(relevo.ModelLoadError, match="pointer of Git LFS"):
+        relevo.ModelModule.load_from_bytes(path.read_bytes())
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
+def test_a_device_is_no_file() -> None:
+    assert "a pipe, a socket or a device, and no file; name a file" in refusal(Path("/dev/zero"))
+
+
+def identity(path: Path, shape: list[int | str] | None) -> Path:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("obs", "logits")]
+    graph = helper.make_graph([helper.make_node("Identity", ["obs"], ["logits"])], "g", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_an_input_without_a_shape(tmp_path: Path) -> None:
+    path = identity(tmp_path / "policy.onnx", None)
+    assert (
+        'or without a shape; where it takes rows all the same, give the shape of one by shapes={"obs": (…,)}'
+        in refusal(path)
+    )
+    assert relevo.ModelModule.load_from_path(path, shapes={"obs": (3,)}).contract.inputs[0].row_shape == (3,)
+
+
+@pytest.mark.parametrize("rows", ["batch", 1])
+def test_a_loop_without_an_end(rows: int | str, tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Identity", ["value"], ["same"])],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("value", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("same", TensorProto.FLOAT, None),
+        ],
+    )
+    path = models.save(
+        tmp_path / "policy.onnx",
+        [helper.make_node("Loop", ["", "on_at_first", "obs"], ["logits"], body=body)],
+        {"obs": [rows, 3]},
+        {"logits": [rows, 3]},
+        {"on_at_first": np.array(True)},
+    )
+    with pytest.raises(
+        relevo.ModelLoadError, match="a loop in it has not ended after 10 s for one made-up row; export"
+    ):
+        relevo.ModelModule.load_from_path(path)
+
+
+def test_rows_that_lie_across(tmp_path: Path) -> None:
+    path = identity(tmp_path / "policy.onnx", [4, "b"])
+    assert "export the model with that first: [b, 4]" in refusal(path)
+    with pytest.raises(relevo.ModelLoadError, match=r"with that first: \[b, 4\]"):
+        relevo.ModelModule.load_from_path(path, shapes={"obs": (4,)})
+
+
+@pytest.mark.parametrize("row", [(1 << 40,), (1 << 62,), (1 << 33, 1 << 33)])
+def test_a_row_that_no_memory_holds(row: tuple[int, ...], tmp_path: Path) -> None:
+    path = models.save(
+        tmp_path / "huge.onnx",
+        [helper.make_node("Identity", ["obs"], ["logits"])],
+        {"obs": ["batch", *row]},
+        {"logits": ["batch", *row]},
+        {},
+    )
+    assert re.search(r"its input `obs` is float32 .* a row, and a row of all inputs may have 256 MiB", refusal(path))
+    small = models.linear(tmp_path / "policy.onnx", np.eye(2))
+    with pytest.raises(
+        relevo.ConfigError, match=r"shapes gives \(.*\) for a row of `obs`, .* and a row may have 256 MiB"
+    ):
+        relevo.ModelModule.load_from_path(small, shapes={"obs": row})
+    with relevo.AgentBuilder().default_model(small, head="argmax").actor_count(2).build() as agent:
+        with pytest.raises(relevo.ModelLoadError, match="its input `obs`"):
+            agent.update_model(path.read_bytes())
+        np.testing.assert_array_equal(agent.actors().act(np.eye(2, dtype=np.float32)), [0, 1])
 
 
 def test_a_model_in_memory(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ impl Tensor {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        elements(&self.shape)
     }
 
     /// Whether there are no elements.
@@ -68,7 +68,7 @@ impl Tensor {
         self.dtype = dtype;
         self.shape.clear();
         self.shape.extend_from_slice(shape);
-        self.bytes.resize(self.len() * dtype.size(), 0);
+        self.bytes.resize(self.len().saturating_mul(dtype.size()), 0);
     }
 
     /// A copy with an allocation of its own.
@@ -85,7 +85,7 @@ impl Tensor {
         let mut shape = self.shape.clone();
         let rows = std::mem::replace(&mut shape[axis], 1);
         let mut copy = Self::zeros(self.dtype, &shape);
-        let inner = shape[axis + 1..].iter().product::<usize>() * self.dtype.size();
+        let inner = elements(&shape[axis + 1..]) * self.dtype.size();
         for (outer, target) in copy.bytes_mut().chunks_exact_mut(inner.max(1)).enumerate() {
             target.copy_from_slice(&self.bytes()[(outer * rows + row) * inner..][..inner]);
         }
@@ -96,6 +96,11 @@ impl Tensor {
     pub fn view(&self) -> TensorView<'_> {
         TensorView { dtype: self.dtype, shape: &self.shape, bytes: self.bytes() }
     }
+}
+
+/// How many elements a shape has; the largest number where there are more, as in a shape that has no size yet.
+pub fn elements(shape: &[usize]) -> usize {
+    if shape.contains(&0) { 0 } else { shape.iter().fold(1, |count, size| count.saturating_mul(*size)) }
 }
 
 /// Numbers as the bytes that calls take: `as_bytes(&[0.5_f32, 1.0])`.
@@ -126,6 +131,12 @@ mod tests {
         assert_eq!((row.shape(), row.values::<f32>()), (&[2, 1, 2][..], &[4.0, 5.0, 10.0, 11.0][..]));
         assert_eq!(tensor.row(0, 1).values::<f32>(), &tensor.values::<f32>()[6..]);
         assert_eq!(tensor.row(2, 0).values::<f32>(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+    }
+
+    #[test]
+    fn elements_are_counted_without_overflow() {
+        assert_eq!((elements(&[]), elements(&[2, 3])), (1, 6));
+        assert_eq!((elements(&[1 << 40, 1 << 40]), elements(&[1 << 40, 1 << 40, 0])), (usize::MAX, 0));
     }
 
     #[test]

@@ -63,6 +63,12 @@ fn rows_that_meet_are_run_alone() {
     assert_mixes(&model(|all, row| if all.iter().any(|number| *number > 2.0) { 1.0 } else { all[row * 2] }));
     // Rows taken for steps of a sequence.
     assert_mixes(&model(|all, row| all[..=row * 2].iter().sum()));
+    // Only where one of them is large.
+    for limit in [50.0, 255.0, 1000.0] {
+        let largest = |all: &[f32]| all.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
+        assert_mixes(&model(move |all, row| all[row * 2] / largest(all).max(limit) * limit));
+        assert_mixes(&model(move |all, row| all[row * 2] / if largest(all) > limit { 255.0 } else { 1.0 }));
+    }
     // Only in large batches.
     assert_mixes(&model(|all, row| if all.len() > 10 { all[0] } else { all[row * 2] }));
 }
@@ -89,6 +95,27 @@ fn choices_are_compared_as_they_are() {
     };
     assert_eq!(reason(&whole(|all, row| all[row * 2] > all[row * 2 + 1])), None);
     assert_mixes(&whole(|all, row| all[row * 2] > all[0]));
+}
+
+#[test]
+fn whole_numbers_of_every_size_are_tried() {
+    let whole = |dtype: DType, numbers: fn(&TensorView<'_>) -> Vec<f32>, table: f32| {
+        let (input, output) = (spec("obs", dtype, &[-1, 8]), spec("action", DType::Float32, &[-1, 1]));
+        Made::new(vec![input], vec![output], move |inputs| {
+            let all = numbers(&inputs[0]);
+            let largest = all.iter().copied().fold(0.0, f32::max);
+            if largest >= table {
+                return Err(Error::Inference("beyond the table".into()));
+            }
+            Ok(vec![tensor(&[inputs[0].shape[0], 1], |row| all[row * 8] / largest.max(table.min(100.0) / 2.0))])
+        })
+    };
+    let bytes = |view: &TensorView<'_>| view.bytes.iter().map(|number| f32::from(*number)).collect();
+    let longs = |view: &TensorView<'_>| bytemuck::cast_slice::<_, i64>(view.bytes).iter().map(|n| *n as f32).collect();
+    assert_mixes(&whole(DType::UInt8, bytes, f32::MAX));
+    assert_mixes(&whole(DType::Int64, longs, f32::MAX));
+    // Of a model that looks numbers up, those that are in its table show it.
+    assert_mixes(&whole(DType::Int64, longs, 4.0));
 }
 
 #[test]

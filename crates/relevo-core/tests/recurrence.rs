@@ -301,7 +301,7 @@ struct Lenient(Made);
 impl Lenient {
     fn contract(&self) -> Contract {
         let mut session = Model::session(self).unwrap();
-        Contract::infer(Path::new("lenient"), self, &mut *session, &BTreeMap::default()).unwrap()
+        Contract::infer(Path::new("lenient"), self, &mut *session, &BTreeMap::default(), "cpu").unwrap()
     }
 }
 

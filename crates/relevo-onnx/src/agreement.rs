@@ -5,7 +5,7 @@ use std::fmt;
 use relevo_core::{
     policy::random::{Stream, philox},
     spec::{DType, Dim, TensorSpec},
-    tensor::Tensor,
+    tensor::{Tensor, elements},
 };
 
 /// By how much each row of the made-up inputs is scaled: a sum over rows, or a threshold on it, shows where they differ.
@@ -38,6 +38,20 @@ pub(crate) fn rows(specs: &[TensorSpec], seed: u64) -> Vec<Vec<Tensor>> {
     SCALES.iter().map(|scale| specs.iter().map(|spec| draws.tensor(spec, *scale)).collect()).collect()
 }
 
+/// The shape of one row: what the file leaves open is 1.
+fn row_shape(spec: &TensorSpec) -> Vec<usize> {
+    let size = |dim: &Dim| match dim {
+        Dim::Fixed(size) => *size,
+        Dim::Dynamic(_) => 1,
+    };
+    spec.shape.iter().map(size).collect()
+}
+
+/// Bytes of such a row.
+pub(crate) fn row_bytes(spec: &TensorSpec) -> usize {
+    elements(&row_shape(spec)).saturating_mul(spec.dtype.size())
+}
+
 /// The inputs of the first `count` rows as one batch; `axes` says which axis of each input counts the rows.
 pub(crate) fn stacked(rows: &[Vec<Tensor>], count: usize, axes: &[usize]) -> Vec<Tensor> {
     let stack = |(input, &axis): (usize, &usize)| {
@@ -58,7 +72,7 @@ pub(crate) fn stacked(rows: &[Vec<Tensor>], count: usize, axes: &[usize]) -> Vec
 
 /// Bytes that lie together when the axis and all behind it are taken as one.
 fn block(tensor: &Tensor, axis: usize) -> usize {
-    tensor.shape()[axis..].iter().product::<usize>() * tensor.dtype().size()
+    elements(&tensor.shape()[axis..]) * tensor.dtype().size()
 }
 
 /// Why a batch does not hold its rows.
@@ -220,11 +234,7 @@ impl Draws {
 
     /// One row of an input. Masks allow something; integers may be indices, so they are 0 and 1, except for bytes of images.
     fn tensor(&mut self, spec: &TensorSpec, scale: f64) -> Tensor {
-        let size = |dim: &Dim| match dim {
-            Dim::Fixed(size) => *size,
-            Dim::Dynamic(_) => 1,
-        };
-        let mut tensor = Tensor::zeros(spec.dtype, &spec.shape.iter().map(size).collect::<Vec<_>>());
+        let mut tensor = Tensor::zeros(spec.dtype, &row_shape(spec));
         let mask = spec.name.to_ascii_lowercase().contains("mask");
         let one: &[u8] = match spec.dtype {
             DType::Float16 => &0x3C00_u16.to_ne_bytes(),

@@ -25,6 +25,9 @@ use crate::{
 /// Sizes of the batches that are tried; the largest is what [`agreement::rows`] gives.
 const BATCHES: [usize; 4] = [1, 2, 3, 7];
 
+/// A row of an input or output with more bytes than this is not tried: many copies of it are made.
+const MOST_ROW_BYTES: usize = 32 << 20;
+
 /// Sets of made-up inputs that the outputs must agree on.
 const SETS: u64 = 3;
 
@@ -73,6 +76,9 @@ pub(crate) fn rewritten(original: &Original<'_>, session: &mut OnnxSession, buil
     if let Some(obstacle) = &original.obstacle {
         return kept(obstacle.clone());
     }
+    if is_too_large(original.inputs) || is_too_large(original.outputs) {
+        return kept("its rows are too large to be tried".into());
+    }
     if !declared {
         let rows = agreement::rows(original.inputs, 0);
         let axes: Vec<_> = original.inputs.iter().map(|spec| plans[0].axis(spec)).collect();
@@ -101,6 +107,11 @@ pub(crate) fn rewritten(original: &Original<'_>, session: &mut OnnxSession, buil
         }
     }
     kept(first_reason.unwrap_or_default())
+}
+
+/// Whether rows are so large that copies of them take too much.
+pub(crate) fn is_too_large(specs: &[TensorSpec]) -> bool {
+    specs.iter().any(|spec| agreement::row_bytes(spec) > MOST_ROW_BYTES)
 }
 
 impl Plan {

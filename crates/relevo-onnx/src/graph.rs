@@ -7,6 +7,7 @@ use prost::Message;
 use relevo_core::spec::{DType, Dim, TensorSpec};
 
 use crate::{
+    mixing::{self, Meeting},
     proto::{AttributeProto, DimProto, GraphProto, InitializerProto, ModelProto, NodeProto, ValueInfoProto},
     widths::{self, Told},
 };
@@ -49,6 +50,10 @@ pub(crate) struct Declaration {
     pub(crate) batch_obstacle: Option<String>,
     /// The operator, where a branch or a loop is steered by the numbers that come: by those of all rows at once.
     pub(crate) steered: Option<String>,
+    /// Tensors in which rows of a batch may meet.
+    pub(crate) meetings: Vec<Meeting>,
+    /// Whether it holds a loop, which may have no end.
+    pub(crate) loops: bool,
     /// Sizes of inputs that weights tell.
     pub(crate) widths: Vec<Told>,
     /// Files beside this one that hold weights, each with the bytes that it must have at least.
@@ -92,6 +97,8 @@ impl Declaration {
             .map(|input| input.spec("input"))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
+            loops: has_loop(&graph.nodes) || model.functions.iter().any(|function| has_loop(&function.nodes)),
+            meetings: mixing::meetings(&graph, &inputs),
             widths: widths::told(&graph, &inputs),
             inputs,
             outputs: graph.outputs.iter().map(|output| output.spec("output")).collect::<Result<_, _>>()?,
@@ -201,9 +208,17 @@ impl InitializerProto {
 }
 
 impl AttributeProto {
-    fn holds_graph(&self) -> bool {
+    pub(crate) fn holds_graph(&self) -> bool {
         self.graph.is_some() || !self.graphs.is_empty()
     }
+}
+
+fn has_loop(nodes: &[NodeProto]) -> bool {
+    let inside = |node: &NodeProto| {
+        let mut graphs = node.attributes.iter().flat_map(|attribute| attribute.graph.iter().chain(&attribute.graphs));
+        graphs.any(|graph| has_loop(&graph.nodes))
+    };
+    nodes.iter().any(|node| node.op_type == "Loop" || inside(node))
 }
 
 fn collect_random_ops(nodes: &[NodeProto], found: &mut Vec<String>) {

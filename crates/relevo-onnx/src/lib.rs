@@ -2,14 +2,16 @@
 //!
 //! ONNX Runtime itself is a shared library that is found and loaded when the first model is (`library`); nothing of it
 //! is linked in. Read on with `graph` (what a file declares), `model` (loading), `session` (one forward pass); then
-//! `weights` (NaN in them), `fixed_batch` (a batch of 1 made any) and `noise` (random operators), all on the file's bytes (`wire`).
+//! `weights` (NaN in them), `fixed_batch` (a batch of 1 made any), `mixing` (rows that meet) and `noise` (random operators), all on the file's bytes (`wire`).
 
 mod agreement;
 mod device;
+mod endless;
 mod fixed_batch;
 mod graph;
 mod library;
 mod message;
+mod mixing;
 mod model;
 mod noise;
 mod open_shapes;

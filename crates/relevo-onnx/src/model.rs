@@ -12,7 +12,7 @@ use ort::{logging::LogLevel, session::builder::GraphOptimizationLevel, value::Va
 use parking_lot::Mutex;
 use relevo_core::{
     error::{Error, Result},
-    policy::{Batch, Model, ModelFacts, ModelSource, Session},
+    policy::{Batch, Model, ModelFacts, ModelSource, Session, check_rows},
     spec::{Dim, TensorSpec},
 };
 use sha2::{Digest, Sha256};
@@ -20,10 +20,12 @@ use sha2::{Digest, Sha256};
 use crate::{
     agreement,
     device::Device,
+    endless,
     fixed_batch::{self, Original, Outcome},
     graph::{Declaration, dtype},
     library::Library,
     message::readable,
+    mixing,
     noise::Noise,
     open_shapes,
     session::OnnxSession,
@@ -95,17 +97,31 @@ impl OnnxModel {
             let (seeded, seeds) = Noise::new(&bytes).map_err(fault)?;
             (bytes, noise) = (seeded, Some(seeds));
         }
-        let Declaration { mut inputs, mut outputs, producer, random_ops, batch_obstacle, steered, widths, .. } =
-            declaration;
+        let Declaration {
+            mut inputs,
+            mut outputs,
+            producer,
+            random_ops,
+            batch_obstacle,
+            steered,
+            meetings,
+            loops,
+            widths,
+            ..
+        } = declaration;
         let mut notes = open_shapes::fill(&mut inputs, shapes)?;
         let open = inputs.clone();
         let told = widths::fill(&mut inputs, &widths);
+        check_rows(path, &inputs, &outputs)?;
         let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
         for (spec, outlet) in outputs.iter_mut().zip(session.outputs()) {
             correct_shape(spec, outlet.dtype());
         }
         let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
         let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+        if loops {
+            endless::check(&mut first, &signature.inputs).map_err(fault)?;
+        }
         if !told.is_empty() {
             if fixed_batch::run(&mut first, &agreement::rows(&signature.inputs, 0)[0]).is_ok() {
                 notes.extend(told);
@@ -127,9 +143,14 @@ impl OnnxModel {
         };
         let build = |bytes: &[u8]| workshop.trial(path, bytes, &signature.inputs);
         let batch = match fixed_batch::rewritten(&original, &mut first, &build) {
-            None => steered.map(|op| Batch::One {
-                reason: format!("it holds control flow ({op}) that goes by numbers of all rows at once"),
-            }),
+            None => {
+                let steered =
+                    steered.map(|op| format!("it holds control flow ({op}) that goes by numbers of all rows at once"));
+                let compared = || mixing::reason(&bytes, &signature.inputs, &meetings, &build);
+                // Random numbers differ from run to run.
+                let mixed = steered.or_else(|| noise.is_none().then(compared).flatten());
+                mixed.map(|reason| Batch::One { reason })
+            }
             Some(Outcome::Kept(reason)) => {
                 Some(Batch::One { reason: format!("declared with a batch of 1, and not rewritten for more: {reason}") })
             }

@@ -23,6 +23,11 @@ pub(crate) fn fill(inputs: &mut [TensorSpec], shapes: &BTreeMap<String, Vec<usiz
                 "shapes names `{name}`, but the model has no such input; it has {known}"
             )));
         };
+        // Where rows do not come first, the open size is theirs.
+        let is_across = matches!(input.shape[..], [Dim::Fixed(2..), Dim::Dynamic(_)]);
+        if is_across {
+            continue;
+        }
         if !input.shape.iter().skip(1).any(|dim| matches!(dim, Dim::Dynamic(_))) && !input.shape.is_empty() {
             continue;
         }

@@ -120,6 +120,11 @@ pub(crate) fn rewrite(bytes: &[u8], plan: &Plan, targets: &Targets, shapes: &Sha
 
 /// The file with what its nodes make, constants aside, as outputs of the graph, behind those that it declares.
 pub(crate) fn with_all_outputs(bytes: &[u8]) -> Result<Vec<u8>, String> {
+    with_outputs(bytes, |name| !name.starts_with(stretch::PREFIX))
+}
+
+/// The same with only those that are wanted, by name.
+pub(crate) fn with_outputs(bytes: &[u8], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, String> {
     let graph = graph(bytes)?;
     let mut known = HashSet::new();
     for output in messages(bytes, graph.body.clone(), tag::GRAPH_OUTPUT)? {
@@ -132,7 +137,7 @@ pub(crate) fn with_all_outputs(bytes: &[u8]) -> Result<Vec<u8>, String> {
         }
         for output in messages(bytes, node.body, tag::NODE_OUTPUT)? {
             let name = std::str::from_utf8(&bytes[output.body]).map_err(|_| MALFORMED)?;
-            if !name.is_empty() && !name.starts_with(stretch::PREFIX) && known.insert(name) {
+            if !name.is_empty() && is_wanted(name) && known.insert(name) {
                 added.extend(wire::message(tag::GRAPH_OUTPUT, &wire::message(tag::VALUE_NAME, name.as_bytes())));
             }
         }

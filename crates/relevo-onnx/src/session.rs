@@ -46,7 +46,7 @@ pub(crate) struct OnnxSession {
     output_names: Vec<*const c_char>,
     output_values: Vec<*mut OrtValue>,
     memory: MemoryInfo<'static>,
-    options: RunOptions<NoSelectedOutputs>,
+    options: Arc<RunOptions<NoSelectedOutputs>>,
     session: ort::session::Session,
     signature: Arc<Signature>,
 }
@@ -88,10 +88,15 @@ impl OnnxSession {
             output_names: Vec::new(),
             output_values: Vec::new(),
             memory: memory.map_err(|error| fault(readable(error.message())))?,
-            options: RunOptions::new().map_err(|error| fault(readable(error.message())))?,
+            options: Arc::new(RunOptions::new().map_err(|error| fault(readable(error.message())))?),
             session,
             signature,
         })
+    }
+
+    /// By which a forward pass can be ended from another thread.
+    pub(crate) fn options(&self) -> Arc<RunOptions<NoSelectedOutputs>> {
+        Arc::clone(&self.options)
     }
 
     /// Declarations of the outputs, in their order.

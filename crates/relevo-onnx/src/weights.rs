@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     rewrite::tag,
-    wire::{self, MALFORMED, messages, text},
+    wire::{self, Field, MALFORMED, messages, text},
 };
 
 /// So many bytes are read, in all, of weights that lie in other files.
@@ -178,6 +178,8 @@ impl Search<'_> {
         }
         match count {
             Count { nan: 0, infinite: 0, .. } => {}
+            // What no node takes harms nobody.
+            _ if !is_used(bytes, name)? => {}
             Count { all: 2.., nan: nan @ 1.., .. } => {
                 return Err(format!(
                     "its weight `{name}` holds NaN ({nan} of {} numbers), as a training that went astray leaves it; export an \
@@ -231,6 +233,56 @@ impl Search<'_> {
     }
 }
 
+/// Whether a tensor of this name is taken by a node of the file, or is an output of a graph.
+fn is_used(bytes: &[u8], name: &str) -> Result<bool, String> {
+    for field in wire::fields(bytes, 0..bytes.len())?.into_iter().filter(wire::Field::has_length) {
+        let used = match field.number {
+            tag::MODEL_GRAPH => is_used_in_graph(bytes, field.body, name)?,
+            tag::MODEL_FUNCTION => {
+                any(messages(bytes, field.body, tag::FUNCTION_NODE)?, |node| is_used_by_node(bytes, node, name))?
+            }
+            _ => false,
+        };
+        if used {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_used_in_graph(bytes: &[u8], graph: Range<usize>, name: &str) -> Result<bool, String> {
+    any(wire::fields(bytes, graph)?, |field| match field.number {
+        tag::GRAPH_NODE if field.has_length() => is_used_by_node(bytes, field, name),
+        tag::GRAPH_OUTPUT if field.has_length() => Ok(text(bytes, field.body, tag::VALUE_NAME)? == name),
+        _ => Ok(false),
+    })
+}
+
+/// Graphs inside the node count: they take names from around them.
+fn is_used_by_node(bytes: &[u8], node: Field, name: &str) -> Result<bool, String> {
+    any(wire::fields(bytes, node.body)?, |field| match field.number {
+        tag::NODE_INPUT if field.has_length() => Ok(bytes[field.body] == *name.as_bytes()),
+        tag::NODE_ATTRIBUTE if field.has_length() => {
+            any(wire::fields(bytes, field.body)?, |field| match field.number {
+                tag::ATTRIBUTE_GRAPH | tag::ATTRIBUTE_GRAPHS if field.has_length() => {
+                    is_used_in_graph(bytes, field.body, name)
+                }
+                _ => Ok(false),
+            })
+        }
+        _ => Ok(false),
+    })
+}
+
+fn any(fields: Vec<Field>, mut is_it: impl FnMut(Field) -> Result<bool, String>) -> Result<bool, String> {
+    for field in fields {
+        if is_it(field)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,8 +293,10 @@ mod tests {
         [&number(tag::TENSOR_DATA_TYPE, kind)[..], &message(tag::TENSOR_NAME, b"w"), data].concat()
     }
 
+    /// A file of a graph, with a node that takes what is called `w` or `made`.
     fn file(graph: &[u8]) -> Vec<u8> {
-        message(tag::MODEL_GRAPH, graph)
+        let node = [message(tag::NODE_INPUT, b"w"), message(tag::NODE_INPUT, b"made")].concat();
+        message(tag::MODEL_GRAPH, &[graph, &message(tag::GRAPH_NODE, &node)].concat())
     }
 
     fn of_tensor(kind: u64, data: &[u8]) -> Result<Vec<Suspect>, String> {
@@ -279,6 +333,21 @@ mod tests {
     }
 
     #[test]
+    fn nan_that_no_node_takes_is_left_alone() {
+        let lost = message(tag::GRAPH_INITIALIZER, &tensor(1, &raw(&[1.0, f32::NAN])));
+        let of_graph = |rest: Vec<u8>| {
+            suspects(&message(tag::MODEL_GRAPH, &[lost.clone(), rest].concat()), Path::new("")).map_err(|_| "refused")
+        };
+        assert_eq!(of_graph(vec![]), Ok(vec![]));
+        assert_eq!(of_graph(message(tag::GRAPH_NODE, &message(tag::NODE_INPUT, b"v"))), Ok(vec![]));
+        assert_eq!(of_graph(message(tag::GRAPH_OUTPUT, &message(tag::VALUE_NAME, b"w"))), Err("refused"));
+        let node = message(tag::GRAPH_NODE, &message(tag::NODE_INPUT, b"w"));
+        assert_eq!(of_graph(node.clone()), Err("refused"));
+        let branch = message(tag::NODE_ATTRIBUTE, &message(tag::ATTRIBUTE_GRAPH, &node));
+        assert_eq!(of_graph(message(tag::GRAPH_NODE, &branch)), Err("refused"));
+    }
+
+    #[test]
     fn what_may_be_meant_is_a_suspect() {
         let infinite = Suspect { name: "w".into(), holds: "infinite numbers" };
         assert_eq!(of_tensor(1, &raw(&[0.0, f32::NEG_INFINITY])), Ok(vec![infinite]));
@@ -293,7 +362,8 @@ mod tests {
         let constant = [&message(tag::NODE_OUTPUT, b"made")[..], &attribute].concat();
         let inside = message(tag::GRAPH_NODE, &constant);
         let branch = message(tag::NODE_ATTRIBUTE, &message(tag::ATTRIBUTE_GRAPH, &inside));
-        let function = message(tag::MODEL_FUNCTION, &message(tag::FUNCTION_NODE, &constant));
+        let taken = message(tag::FUNCTION_NODE, &message(tag::NODE_INPUT, b"made"));
+        let function = message(tag::MODEL_FUNCTION, &[message(tag::FUNCTION_NODE, &constant), taken].concat());
         for bytes in [file(&inside), file(&message(tag::GRAPH_NODE, &branch)), function] {
             assert!(suspects(&bytes, Path::new("")).unwrap_err().contains("`made` holds NaN (2 of 2 numbers)"));
         }

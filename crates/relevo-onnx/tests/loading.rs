@@ -97,6 +97,25 @@ fn what_the_runtime_refuses_is_told_in_its_words() {
 }
 
 #[test]
+fn rows_that_no_memory_holds_are_refused_before_anything_is_allocated() {
+    if !runtime_is_here() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for sizes in [&[None, Some(1 << 40)][..], &[None, Some(1 << 62)], &[None, Some(1 << 33), Some(1 << 33)]] {
+        let (input, small) = (("obs", FLOAT, sizes), ("y", FLOAT, &[None, Some(3)][..]));
+        for (inputs, outputs, named) in [
+            ([input], [("y", FLOAT, sizes)], "input `obs`"),
+            ([("obs", FLOAT, small.2)], [("y", FLOAT, sizes)], "output `y`"),
+        ] {
+            let file = onnx_file(&[("Identity", &["obs"], &["y"])], &inputs, &outputs, &[]);
+            let reason = refusal(&write(&folder, "huge.onnx", &file));
+            assert!(reason.contains(named) && reason.contains("256 MiB at most; export"), "{reason}");
+        }
+    }
+}
+
+#[test]
 fn other_devices_are_not_there() {
     let options = LoadOptions { device: "cuda:0".into(), ..LoadOptions::default() };
     match OnnxBackend::new().load(ModelSource { path: Path::new("policy.onnx"), bytes: None }, &options) {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     spec::{DType, Dim, TensorSpec},
-    tensor::Tensor,
+    tensor::{Tensor, elements},
 };
 
 /// How many rows one forward pass may take.
@@ -67,7 +67,7 @@ impl InputContract {
 
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
-        self.row_shape.iter().product::<usize>() * self.spec.dtype.size()
+        elements(&self.row_shape).saturating_mul(self.spec.dtype.size())
     }
 }
 
@@ -79,7 +79,7 @@ impl OutputContract {
 
     /// Elements of one row.
     pub fn row_len(&self) -> usize {
-        self.row_shape.iter().product()
+        elements(&self.row_shape)
     }
 }
 
@@ -112,7 +112,7 @@ pub struct Contract {
 
 impl Contract {
     /// Infers the contract of `model` from names and probing forward passes. `roles` overrides the role of any input or
-    /// output by name.
+    /// output by name; `device` is where the session runs.
     ///
     /// # Errors
     /// [`Error::Config`] for a role that no tensor has, [`Error::ModelLoad`] for a model that cannot be run or whose
@@ -122,6 +122,7 @@ impl Contract {
         model: &dyn Model,
         session: &mut dyn Session,
         roles: &BTreeMap<String, String>,
+        device: &str,
     ) -> Result<Self> {
         check_names(model, roles)?;
         let roles_of_inputs = model.inputs().iter().map(|spec| input_role(spec, roles.get(&spec.name)));
@@ -153,7 +154,7 @@ impl Contract {
         let mut probe = Probe { path, model, session, inputs: &inputs };
         let mixed = match &batch {
             Batch::One { .. } => None,
-            Batch::Dynamic { .. } => probe.disagreement(&shapes, &found.random)?,
+            Batch::Dynamic { .. } => probe.disagreement(&shapes, &found.random, device == "cpu")?,
         };
         let batch = mixed.map_or(batch, |reason| Batch::One { reason });
         let branches = branches(model.outputs(), &shapes);
@@ -256,7 +257,27 @@ fn settle_axes(
 fn set_axis(path: &Path, input: &mut InputContract, axis: usize) -> Result<()> {
     let spec = &input.spec;
     if spec.shape.is_empty() {
-        return Err(Error::model_load(path, format!("input `{}` has no batch axis: it is a scalar", spec.name)));
+        return Err(Error::model_load(
+            path,
+            format!(
+                "input `{name}` has no batch axis: it is declared as a scalar, or without a shape; where it takes rows all the \
+                 same, give the shape of one by shapes={{\"{name}\": (…,)}}",
+                name = spec.name
+            ),
+        ));
+    }
+    if let (0, [Dim::Fixed(size @ 2..), Dim::Dynamic(rows)]) = (axis, &spec.shape[..])
+        && input.role == InputRole::Observation
+    {
+        return Err(Error::model_load(
+            path,
+            format!(
+                "input `{}` is declared as [{size}, {open}]: its first axis counts {size} rows, and its second one has no size; \
+                 where the second one counts the rows, export the model with that first: [{open}, {size}]",
+                spec.name,
+                open = Dim::Dynamic(rows.clone())
+            ),
+        ));
     }
     let others = spec.shape.iter().enumerate().filter(|(other, _)| *other != axis);
     let row_shape = others.map(|(_, dim)| match dim {

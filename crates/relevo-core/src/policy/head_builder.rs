@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     spec::{DType, shape_text},
+    tensor::elements,
     trajectory::ColumnSpec,
 };
 
@@ -267,7 +268,7 @@ impl<'a> Builder<'a> {
                 "bounds are for continuous actions, but this policy's are whole numbers; leave them out".into(),
             ));
         };
-        let width: usize = part.column.shape.iter().product();
+        let width: usize = elements(&part.column.shape);
         if part.column.dtype != DType::Float32 || width != bounds.width() {
             return Err(Error::Contract(format!(
                 "the bounds are for actions of {} float32, but the policy gives {} of shape {}; {}",

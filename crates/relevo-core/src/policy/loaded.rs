@@ -2,6 +2,8 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
+    io::Read,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,12 +14,16 @@ use super::{
     contract::{Batch, Contract},
     convention::OutputRole,
     folder::{Folder, check_regular},
+    size::{check_rows, check_shapes},
     unbatched,
 };
 use crate::{
     error::{Error, Result},
     tensor::{Tensor, TensorView},
 };
+
+/// How a file begins that Git LFS leaves in the place of a large one.
+const POINTER: &[u8] = b"version https://git-lfs";
 
 /// More threads than this in one forward pass are a slip of the keyboard.
 const MOST_THREADS: usize = 1024;
@@ -53,6 +59,7 @@ impl LoadedModel {
         if !path.exists() {
             return Err(Error::model_load(path, "there is no such file; check the path"));
         }
+        check_regular(path)?;
         if let Some(folder) = Folder::at(path)? {
             return Self::load_folder(&folder, backends, options, roles);
         }
@@ -116,6 +123,7 @@ impl LoadedModel {
     ) -> Result<Self> {
         check_threads(options)?;
         let path = Path::new(name);
+        check_pointer(path, bytes)?;
         let backend = backends.iter().find(|backend| backend.recognises(bytes)).ok_or_else(|| {
             let formats: Vec<_> = backends.iter().map(|backend| backend.format()).collect();
             Error::model_load(
@@ -139,11 +147,14 @@ impl LoadedModel {
         let path = source.path;
         if source.bytes.is_none() {
             check_regular(path)?;
+            check_pointer(path, &beginning(path))?;
         }
+        check_shapes(&options.shapes)?;
         let model = backend.load(source, options)?;
+        check_rows(path, model.inputs(), model.outputs())?;
         let session = model.session()?;
         let (model, mut session) = unbatched::with_rows(path, model, session, roles);
-        let contract = Contract::infer(path, &*model, &mut *session, roles)?;
+        let contract = Contract::infer(path, &*model, &mut *session, roles, &options.device)?;
         tell(path, &*model, &contract, options);
         Ok(Self {
             path: path.to_owned(),
@@ -233,6 +244,24 @@ impl LoadedModel {
         }
         Ok(rows)
     }
+}
+
+/// The first bytes of a file; none where it cannot be read, which whoever reads it tells of.
+fn beginning(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(POINTER.len() as u64).read_to_end(&mut bytes));
+    if read.is_ok() { bytes } else { Vec::new() }
+}
+
+/// Fails where a file is what Git leaves in the place of a large one.
+fn check_pointer(path: &Path, bytes: &[u8]) -> Result<()> {
+    if bytes.starts_with(POINTER) {
+        return Err(Error::model_load(
+            path,
+            "it is a pointer of Git LFS in the model's place; fetch the model by `git lfs pull`",
+        ));
+    }
+    Ok(())
 }
 
 fn check_threads(options: &LoadOptions) -> Result<()> {

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     spec::DType,
-    tensor::Tensor,
+    tensor::{Tensor, elements},
     trajectory::{ColumnSpec, StepSchema},
 };
 
@@ -360,7 +360,7 @@ fn step_schema(loaded: &LoadedModel, head: &Head) -> StepSchema {
 /// The branches that a mask speaks of: those that the head picks, else those of the graph's own mask input.
 fn mask_branches(contract: &Contract, head: &Head) -> Vec<usize> {
     let Some(mask) = contract.mask() else { return head.branches().to_vec() };
-    let width: usize = mask.row_shape.iter().product();
+    let width: usize = elements(&mask.row_shape);
     let known = [head.branches(), &contract.branches];
     known.into_iter().find(|branches| branches.iter().sum::<usize>() == width).map_or(vec![width], <[usize]>::to_vec)
 }

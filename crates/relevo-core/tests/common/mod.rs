@@ -117,7 +117,7 @@ impl Linear {
     pub fn load(self) -> LoadedModel {
         let path = PathBuf::from("linear");
         let mut session = self.session().unwrap();
-        let contract = Contract::infer(Path::new("linear"), &self, &mut *session, &BTreeMap::new()).unwrap();
+        let contract = Contract::infer(Path::new("linear"), &self, &mut *session, &BTreeMap::new(), "cpu").unwrap();
         LoadedModel {
             path,
             options: LoadOptions::default(),
