@@ -85,11 +85,17 @@ class ByChance(Policy):
         return self.linear(x)
 
 
-@pytest.mark.parametrize("kind", [ByValue, BySize, ByBoth, ByAttribute, ByWriting, Rounds, Rows, ByChance])
+@pytest.mark.parametrize("kind", [ByValue, BySize, ByBoth, ByWriting, Rounds, Rows, ByChance])
 def test_decisions_for_a_whole_batch(scripted: Load, kind: type[Policy]) -> None:
     contract = scripted(kind()).contract
     assert contract.batch == "one"
     assert "decides for a whole batch" in contract.batch_reason, contract.batch_reason
+
+
+def test_decisions_by_what_the_module_keeps(scripted: Load) -> None:
+    contract = scripted(ByAttribute()).contract
+    assert contract.batch == "one"
+    assert "its state lives in the module, in `large`" in contract.batch_reason, contract.batch_reason
 
 
 def test_the_reason_names_the_line(scripted: Load) -> None:

@@ -65,7 +65,7 @@ Form form_of(const std::string &name, const c10::TypePtr &type, const IValue &va
             form.parts.push_back(form_of(part, value.isTuple() ? inner.at(index) : inner.at(0), parts[index]));
         }
     } else {
-        TORCH_CHECK(false, "each pass changes the attribute `", name, "`, which is a ", value.tagKind(),
+        TORCH_CHECK(false, "its code may change the attribute `", name, "`, which is a ", value.tagKind(),
                     ", not made of tensors and numbers: the memory of one actor cannot be told from another's");
     }
     return form;

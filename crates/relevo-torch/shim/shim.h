@@ -41,6 +41,8 @@ relevo_message relevo_torch_number(const Program *program, const char *method, i
 // Keys of dictionaries, and lengths of lists, are those that the code asks for.
 relevo_message relevo_torch_prepare(Program *program, const char *method, const relevo_text *optional,
                                     size_t optional_count, relevo_each_text each_input, void *context);
+// Whether the prepared method's code may change the module.
+bool relevo_torch_remembers(const Program *program);
 // Optional arguments of the method that would hold tensors.
 relevo_message relevo_torch_optional_arguments(const Program *program, const char *method, relevo_each_text each,
                                                void *context);
@@ -51,8 +53,10 @@ relevo_message relevo_torch_random_operators(const Program *program, relevo_each
 relevo_message relevo_torch_branches(const Program *program, const size_t *axes, const size_t *ranks,
                                      relevo_each_text each, void *context);
 
-// Finds out what forward changes: the module's memory, as tensors. `reset` names a method that puts it back, or is null.
-relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, const char *reset);
+// Finds out what forward changes, or may change: the module's memory, as tensors. There are `passes` times `count` inputs,
+// the usual ones first; others may fail. `reset` names a method that puts the memory back, or is null.
+relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, size_t passes,
+                                       const char *reset);
 // The tensors of the memory, in order.
 void relevo_torch_state(const Program *program, relevo_each_tensor each, void *context);
 // Copies the initial value of one of them, row-major; `size` must be its bytes.

@@ -175,6 +175,7 @@ relevo_message relevo_torch_prepare(Program *program, const char *method, const 
         program->method = method;
         program->arguments = std::move(arguments);
         program->writes = std::move(writes);
+        program->memory = writes_of(program->module, method);
         for (const auto &leaf : builder.leaves) tell(each_input, context, leaf);
     });
 }

@@ -12,7 +12,7 @@ use crate::{
     Torch,
     archive::{self, Kind},
     device,
-    guess::{Example, Purpose},
+    guess::{Example, LARGE_ROW, Purpose},
     probe::{self, Found, Inputs},
     scalar::Shown,
     shim::{self, Program},
@@ -331,8 +331,15 @@ fn add_states(
     description: &mut Description,
     path: &Path,
 ) -> export::Result<()> {
-    let pairs = found.guesses.iter().zip(&search.purposes);
-    let examples: Vec<_> = pairs.map(|(guess, purpose)| Example::new(guess, *purpose, &[0])).collect();
+    // Large numbers show what is remembered above a threshold alone.
+    let passes = [0, LARGE_ROW, LARGE_ROW + 1, LARGE_ROW + 2];
+    let examples: Vec<_> = passes
+        .iter()
+        .flat_map(|row| {
+            let pairs = found.guesses.iter().zip(&search.purposes);
+            pairs.map(|(guess, purpose)| Example::new(guess, *purpose, &[*row]))
+        })
+        .collect();
     let tensors: Vec<_> = examples.iter().map(Example::tensor).collect();
     let methods = program.methods(true);
     let reset = RESETS.into_iter().find(|name| methods.iter().any(|method| method == name));
@@ -345,7 +352,7 @@ fn add_states(
             ),
         )
     };
-    let states = program.find_state(&tensors, reset).map_err(unusable)?;
+    let states = program.find_state(&tensors, passes.len(), reset).map_err(unusable)?;
     if states.is_empty() {
         return Ok(());
     }
@@ -378,9 +385,7 @@ fn add_states(
     description.batch_reason =
         format!("its state lives in the module, in {}, for one actor at a time", names.join(" and "));
     let start = reset.map_or_else(|| "as in the file".to_owned(), |method| format!("as `{method}()` leaves it"));
-    description
-        .notes
-        .push(format!("each pass changes {}: an actor's memory, which begins {start}", names.join(" and ")));
+    description.notes.push(format!("passes change {}: an actor's memory, which begins {start}", names.join(" and ")));
     Ok(())
 }
 

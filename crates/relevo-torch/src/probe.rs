@@ -18,6 +18,8 @@ const LONGEST: Duration = Duration::from_secs(8);
 const IMPOSSIBLE: [usize; 2] = [7919, 7907];
 /// A row in a batch may differ by so much from the row alone, relative plus absolute.
 const TOLERANCE: f64 = 1e-3;
+/// Why a module with memory takes one row.
+const REMEMBERS: &str = "its state lives in the module";
 
 /// What calling showed.
 #[derive(Debug, Clone)]
@@ -57,6 +59,7 @@ pub(crate) fn find(program: &Program, inputs: &Inputs<'_>) -> Result<Found> {
         program,
         inputs,
         session: program.session(true)?,
+        remembers: program.remembers(),
         calls: 0,
         begun: Instant::now(),
         failure: String::new(),
@@ -114,6 +117,8 @@ struct Search<'a> {
     program: &'a Program,
     inputs: &'a Inputs<'a>,
     session: Session,
+    /// Whether the module has memory of its own.
+    remembers: bool,
     calls: usize,
     begun: Instant,
     /// The last failure of a single row.
@@ -157,6 +162,7 @@ impl Search<'_> {
                 }
             }
             match self.attempt(&guesses) {
+                Ok(found) if self.remembers => return Some(found),
                 Ok(found) if found.single.is_none() => return Some(found),
                 Ok(found) => single = single.or(Some(found)),
                 Err(failure) => self.failure = failure,
@@ -176,7 +182,9 @@ impl Search<'_> {
     fn attempt(&mut self, guesses: &[Guess]) -> Result<Found> {
         let outputs = self.call(guesses, &[0])?;
         self.session = self.program.session(true)?;
-        let (batch_axes, single) = match self.batches(guesses, &outputs) {
+        // What remembers serves one actor at a time anyway.
+        let batches = if self.remembers { Err(REMEMBERS.into()) } else { self.batches(guesses, &outputs) };
+        let (batch_axes, single) = match batches {
             Ok(axes) => (axes, None),
             Err(reason) => (vec![None; outputs.len()], Some(reason)),
         };

@@ -55,6 +55,7 @@ unsafe extern "C" {
         context: *mut c_void,
     ) -> Message;
     fn relevo_torch_random_operators(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
+    fn relevo_torch_remembers(program: *const RawProgram) -> bool;
     fn relevo_torch_branches(
         program: *const RawProgram,
         axes: *const usize,
@@ -66,6 +67,7 @@ unsafe extern "C" {
         program: *mut RawProgram,
         inputs: *const Tensor,
         count: usize,
+        passes: usize,
         reset: *const c_char,
     ) -> Message;
     fn relevo_torch_state(program: *const RawProgram, each: EachTensor, context: *mut c_void);
@@ -210,6 +212,12 @@ impl Program {
         Ok(names)
     }
 
+    /// Whether the code of the prepared method may change the module itself.
+    pub(crate) fn remembers(&self) -> bool {
+        // SAFETY: the program is whole.
+        unsafe { relevo_torch_remembers(self.0) }
+    }
+
     /// Operators of the prepared method that draw random numbers.
     pub(crate) fn random_operators(&self) -> Result<Vec<String>> {
         let mut names: Vec<String> = Vec::new();
@@ -231,14 +239,16 @@ impl Program {
         Ok(lines)
     }
 
-    /// Finds the tensors of the module that a call changes. `reset` names the method that puts them back.
-    pub(crate) fn find_state(&mut self, inputs: &[Tensor], reset: Option<&str>) -> Result<Vec<Shown>> {
+    /// Finds the tensors of the module that a call may change. There are inputs for so many passes, one after the other; those
+    /// behind the first may fail. `reset` names the method that puts the tensors back.
+    pub(crate) fn find_state(&mut self, inputs: &[Tensor], passes: usize, reset: Option<&str>) -> Result<Vec<Shown>> {
         let reset = reset.map(name).transpose()?;
         let reset = reset.as_ref().map_or(ptr::null(), |reset| reset.as_ptr());
         let mut states: Vec<Shown> = Vec::new();
         // SAFETY: as above; the inputs are whole.
         unsafe {
-            check(relevo_torch_find_state(self.0, inputs.as_ptr(), inputs.len(), reset))?;
+            let count = inputs.len() / passes.max(1);
+            check(relevo_torch_find_state(self.0, inputs.as_ptr(), count, passes, reset))?;
             relevo_torch_state(self.0, push_tensor, (&raw mut states).cast());
         }
         Ok(states)
