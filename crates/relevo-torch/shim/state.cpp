@@ -4,6 +4,8 @@
 
 #include <unordered_map>
 
+#include <ATen/MemoryOverlap.h>
+
 namespace relevo_torch {
 
 namespace {
@@ -55,6 +57,43 @@ bool same(const IValue &one, const IValue &other) {
         }
     }
     return true;
+}
+
+void collect_tensors(const IValue &value, std::vector<at::Tensor> &found) {
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().has_storage()) {
+        found.push_back(value.toTensor());
+    } else if (value.isTuple()) {
+        for (const auto &part : value.toTupleRef().elements()) collect_tensors(part, found);
+    } else if (value.isList()) {
+        for (const IValue &part : value.toListRef()) collect_tensors(part, found);
+    } else if (value.isGenericDict()) {
+        for (const auto &entry : value.toGenericDict()) collect_tensors(entry.value(), found);
+    }
+}
+
+bool overlap(const IValue &one, const IValue &other) {
+    std::vector<at::Tensor> ours, theirs;
+    collect_tensors(one, ours);
+    collect_tensors(other, theirs);
+    for (const auto &a : ours) {
+        for (const auto &b : theirs) {
+            if (a.is_alias_of(b) && at::get_overlap_status(a, b) != at::MemOverlapStatus::No) return true;
+        }
+    }
+    return false;
+}
+
+// Fails where what is written to one attribute shows in another: each actor has copies, in which it would not.
+void expect_apart(const std::vector<Attribute> &all, const std::set<std::string> &written) {
+    for (const auto &one : all) {
+        if (written.count(one.name) == 0) continue;
+        for (const auto &other : all) {
+            const bool is_the_same = one.object == other.object && one.path.back() == other.path.back();
+            TORCH_CHECK(is_the_same || !overlap(one.value, other.value), "its code may write to the attribute `", one.name,
+                        "`, whose numbers are also those of `", other.name,
+                        "`: an actor's copies of them would come apart; keep only one of them, and make views of it in forward");
+        }
+    }
 }
 
 using Copies = std::unordered_map<const Object *, c10::intrusive_ptr<Object>>;
@@ -137,6 +176,9 @@ relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *in
         auto start = program->module.deepcopy();
         if (reset != nullptr) start.get_method(reset)({});
         const auto initial = attributes(start);
+        expect_apart(before, program->memory.in_place);
+        expect_apart(initial, program->memory.in_place);
+        expect_apart(shown[0], program->memory.in_place);
         for (size_t index = 0; index < before.size(); ++index) {
             if (!changes[index]) continue;
             const auto &attribute = before[index];
