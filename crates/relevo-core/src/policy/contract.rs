@@ -157,7 +157,7 @@ impl Contract {
         };
         let batch = mixed.map_or(batch, |reason| Batch::One { reason });
         let branches = branches(model.outputs(), &shapes);
-        let mut outputs = output_contracts(model.outputs(), &shapes, &branches, roles)?;
+        let mut outputs = output_contracts(model.outputs(), &shapes, &branches, roles, &found.pairs)?;
         for (input, output) in &found.pairs {
             let (input, output) = (&inputs[*input], &mut outputs[*output]);
             output.role = OutputRole::State;
@@ -256,7 +256,12 @@ fn settle_axes(
 fn set_axis(path: &Path, input: &mut InputContract, axis: usize) -> Result<()> {
     let spec = &input.spec;
     if spec.shape.is_empty() {
-        return Err(Error::model_load(path, format!("input `{}` has no batch axis: it is a scalar", spec.name)));
+        let reason = format!(
+            "input `{}` is a scalar, which has no axis for the rows of a batch; export the model with that input as [batch] or \
+             [batch, 1]",
+            spec.name
+        );
+        return Err(Error::model_load(path, reason));
     }
     let others = spec.shape.iter().enumerate().filter(|(other, _)| *other != axis);
     let row_shape = others.map(|(_, dim)| match dim {
@@ -282,8 +287,12 @@ fn output_contracts(
     shapes: &[OutputShape],
     branches: &[usize],
     roles: &BTreeMap<String, String>,
+    states: &[(usize, usize)],
 ) -> Result<Vec<OutputContract>> {
-    let mut named = specs.iter().filter_map(|spec| convention::output_role(&spec.name));
+    // What is remembered may have any name: a running `mean` is no action.
+    let is_state = |output: usize| states.iter().any(|(_, next)| *next == output);
+    let others = specs.iter().enumerate().filter(|(output, _)| !is_state(*output));
+    let mut named = others.filter_map(|(_, spec)| convention::output_role(&spec.name));
     let named_action = named.any(|(role, _)| role.is_action());
     specs
         .iter()
