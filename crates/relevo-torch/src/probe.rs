@@ -163,7 +163,12 @@ impl Search<'_> {
             }
             match self.attempt(&guesses) {
                 Ok(found) if self.remembers => return Some(found),
-                Ok(found) if found.single.is_none() => return Some(found),
+                Ok(found) if found.single.is_none() => {
+                    // Batches of other types show nothing: whole numbers may lack what mixes the rows of a batch.
+                    let scalars = |found: &Found| found.guesses.iter().map(|guess| guess.scalar).collect::<Vec<_>>();
+                    let before = single.take();
+                    return before.filter(|known| scalars(known) != scalars(&found)).or(Some(found));
+                }
                 Ok(found) => single = single.or(Some(found)),
                 Err(failure) => self.failure = failure,
             }
