@@ -46,6 +46,9 @@ bool relevo_torch_remembers(const Program *program);
 // Optional arguments of the method that would hold tensors.
 relevo_message relevo_torch_optional_arguments(const Program *program, const char *method, relevo_each_text each,
                                                void *context);
+// Weights of the module, and constants of the prepared method, that hold NaN: their names, and how many numbers do. Memory
+// may hold it.
+relevo_message relevo_torch_weights_with_nan(const Program *program, relevo_each_text each, void *context);
 // Operators of the prepared method that draw random numbers.
 relevo_message relevo_torch_random_operators(const Program *program, relevo_each_text each, void *context);
 // Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has. Of each

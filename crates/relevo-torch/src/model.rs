@@ -121,6 +121,11 @@ impl Described {
                     first_line(&reason)
                 ))
             })?;
+            if let Some(weight) = program.weights_with_nan().map_err(refused)?.first() {
+                return Err(refused(format!(
+                    "its {weight}, as a training that went astray leaves it; export an earlier checkpoint"
+                )));
+            }
             match Search::new(&program, &names, &shapes, folder.as_deref())?.found(&program) {
                 Ok((search, found)) => {
                     let mut description = search.description(&found);

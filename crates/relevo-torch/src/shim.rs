@@ -54,6 +54,7 @@ unsafe extern "C" {
         each: EachText,
         context: *mut c_void,
     ) -> Message;
+    fn relevo_torch_weights_with_nan(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
     fn relevo_torch_random_operators(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
     fn relevo_torch_remembers(program: *const RawProgram) -> bool;
     fn relevo_torch_branches(
@@ -210,6 +211,14 @@ impl Program {
         // SAFETY: as above.
         check(unsafe { relevo_torch_optional_arguments(self.0, method.as_ptr(), push_text, (&raw mut names).cast()) })?;
         Ok(names)
+    }
+
+    /// Weights that hold NaN, and constants of the prepared method that do, with how many of their numbers.
+    pub(crate) fn weights_with_nan(&self) -> Result<Vec<String>> {
+        let mut texts: Vec<String> = Vec::new();
+        // SAFETY: as above.
+        check(unsafe { relevo_torch_weights_with_nan(self.0, push_text, (&raw mut texts).cast()) })?;
+        Ok(texts)
     }
 
     /// Whether the code of the prepared method may change the module itself.
