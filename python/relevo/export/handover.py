@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from relevo._core import Contract
+    from relevo.export.constants import Snapshot
     from relevo.export.torch_model import TorchModel
 
 TAKES = "update_model takes a path, bytes, a ModelModule, a torch.nn.Module, or a model of Stable-Baselines3"
@@ -38,6 +39,7 @@ class _Trace:
     script: torch.jit.ScriptModule
     names: tuple[str, ...]
     device: str
+    constants: Snapshot
 
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -165,20 +167,22 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
 
 def _script(model: TorchModel, core: nn.Module, comparison: Any) -> torch.jit.ScriptModule:  # noqa: ANN401
     from relevo.export.comparison import DisagreementError
+    from relevo.export.constants import constants
     from relevo.export.scripting import named, runner, scripted
 
-    known = _TRACES.get(model.core)
-    if known is not None and (known.names, known.device) == (model.names, comparison.device):
+    known, own = _TRACES.get(model.core), constants(model.core)
+    # The rows that are compared need not meet what a constant decides, such as a limit.
+    if known is not None and (known.names, known.device, known.constants) == (model.names, comparison.device, own):
         try:
             known.script.load_state_dict(named(model, core, "dict").state_dict())
             comparison.largest_difference(runner(model, known.script, comparison.device), TOLERANCE)
         except (DisagreementError, RuntimeError):
-            # Other layers, or Python values that the trace holds as constants: it is made anew.
+            # Other layers, or values from elsewhere that the trace holds as constants: it is made anew.
             del _TRACES[model.core]
         else:
             return known.script
     script, _ = scripted(model, core, comparison, TOLERANCE, "dict")
-    _TRACES[model.core] = _Trace(script, model.names, comparison.device)
+    _TRACES[model.core] = _Trace(script, model.names, comparison.device, own)
     return script
 
 
