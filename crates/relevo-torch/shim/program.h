@@ -71,6 +71,8 @@ struct Program {
     torch::jit::Module module;
     c10::Device device = c10::kCPU;
     int threads = 1;
+    // What `relevo.export` wrote into the archive about the inputs; empty where it did not.
+    std::string declared;
     std::string method;
     std::vector<Argument> arguments;
     // Whether the code may write to an input, one for each leaf.

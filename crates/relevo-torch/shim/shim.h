@@ -29,6 +29,8 @@ void relevo_torch_free(relevo_message message);
 // Loads a TorchScript archive. The device is one that torch knows; calls use so many threads.
 relevo_message relevo_torch_load(const void *data, size_t size, const char *device, int threads, Program **program);
 void relevo_torch_release(Program *program);
+// The text that `relevo.export` put into the archive about the inputs, where there is one.
+void relevo_torch_declared(const Program *program, relevo_each_text each, void *context);
 
 // Methods; `plain` leaves those that can be called without arguments.
 void relevo_torch_methods(const Program *program, bool plain, relevo_each_text each, void *context);

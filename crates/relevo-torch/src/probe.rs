@@ -45,6 +45,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) purposes: &'a [Purpose],
     /// Rows that the user gave, or that the module's own methods tell; where there are several, one of them holds.
     pub(crate) given: &'a BTreeMap<String, Vec<Vec<usize>>>,
+    /// Types that are known.
+    pub(crate) types: &'a BTreeMap<String, Scalar>,
     /// Whether the outputs differ from call to call anyway.
     pub(crate) random: bool,
 }
@@ -97,7 +99,12 @@ fn groups(inputs: &Inputs<'_>, hints: &Hints, alike: bool) -> Vec<Group> {
     let mut groups: Vec<(Option<&str>, Group)> = Vec::new();
     for (leaf, (name, purpose)) in inputs.names.iter().zip(inputs.purposes).enumerate() {
         if let Some(rows) = inputs.given.get(name) {
-            groups.push((None, Group { leaves: vec![leaf], guesses: hints.given(rows, *purpose) }));
+            let mut guesses = hints.given(rows, *purpose);
+            if let Some(scalar) = inputs.types.get(name) {
+                guesses.iter_mut().for_each(|guess| guess.scalar = *scalar);
+                guesses.dedup();
+            }
+            groups.push((None, Group { leaves: vec![leaf], guesses }));
             continue;
         }
         let tuple = match name.split_once('.') {

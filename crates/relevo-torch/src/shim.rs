@@ -56,6 +56,7 @@ unsafe extern "C" {
     ) -> Message;
     fn relevo_torch_weights_with_nan(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
     fn relevo_torch_random_operators(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
+    fn relevo_torch_declared(program: *const RawProgram, each: EachText, context: *mut c_void);
     fn relevo_torch_remembers(program: *const RawProgram) -> bool;
     fn relevo_torch_branches(
         program: *const RawProgram,
@@ -164,6 +165,14 @@ impl Program {
             relevo_torch_load(bytes.as_ptr().cast(), bytes.len(), device.as_ptr(), threads, &raw mut program)
         })?;
         Ok(Self(program))
+    }
+
+    /// What `relevo.export` put into the archive about the inputs.
+    pub(crate) fn declared(&self) -> Option<String> {
+        let mut texts: Vec<String> = Vec::new();
+        // SAFETY: the program is whole, and the context is what `push_text` expects.
+        unsafe { relevo_torch_declared(self.0, push_text, (&raw mut texts).cast()) };
+        texts.pop()
     }
 
     /// Methods; `plain` leaves those that can be called without arguments.
