@@ -101,7 +101,9 @@ fn groups(inputs: &Inputs<'_>, hints: &Hints, alike: bool) -> Vec<Group> {
         if let Some(rows) = inputs.given.get(name) {
             let mut guesses = hints.given(rows, *purpose);
             if let Some(scalar) = inputs.types.get(name) {
-                guesses.iter_mut().for_each(|guess| guess.scalar = *scalar);
+                for guess in &mut guesses {
+                    guess.scalar = *scalar;
+                }
                 guesses.dedup();
             }
             groups.push((None, Group { leaves: vec![leaf], guesses }));
