@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import threading
 import weakref
@@ -94,7 +95,7 @@ def torchscript(
     except ConfigError as error:
         raise ContractError(f"the new model does not fit the one that serves: {error}") from error
     except ExportError as error:
-        raise ModelLoadError(f"{name} cannot be loaded: {error}") from error
+        raise ModelLoadError(f"{name} cannot be loaded: {error}{_about_states(model)}") from error
 
 
 def _with_memory(
@@ -163,6 +164,23 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
     positions = [own.index(name) for name in sought]
     wrap = model.wrap
     return replace(model, wrap=lambda core: Selected(wrap(core), positions), outputs=names, branches=(), witness=None)
+
+
+def _about_states(model: TorchModel) -> str:
+    """What to do about a module that failed with room for one argument alone, where its states are more."""
+    states = [given.name for given in model.inputs if given.is_state]
+    try:
+        parameters = list(inspect.signature(model.core.forward).parameters.values())
+    except (TypeError, ValueError):  # scripted
+        return ""
+    if not states or len(parameters) != 1 or parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
+        return ""
+    taken = ", ".join([*(given.name for given in model.inputs if not given.is_state), *states])
+    return (
+        f". The policy is recurrent, but forward takes `{parameters[0].name}` alone, a dict of all inputs therefore; "
+        f"let it take {', '.join(states)} too, as in forward({taken}), and return their next values, or make another "
+        "policy of a module without states"
+    )
 
 
 def _script(model: TorchModel, core: nn.Module, comparison: Any) -> torch.jit.ScriptModule:  # noqa: ANN401
