@@ -134,3 +134,40 @@ def test_a_cuda_device_gives_what_the_cpu_gives(tmp_path: Path, whole: bytes) ->
     np.testing.assert_allclose(
         there.forward({"input": x})["output_0"], here.forward({"input": x})["output_0"], atol=1e-4
     )
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_weights_with_nan(tmp_path: Path, frozen: bool) -> None:
+    module, path = nn.Linear(4, 2).eval(), tmp_path / "policy.pt"
+    module.weight.data[0, 0] = torch.nan
+    script = torch.jit.script(module)
+    (torch.jit.freeze(script) if frozen else script).save(str(path))
+    assert "holds NaN (1 of 8 numbers)" in refusal(path)
+    assert "export an earlier checkpoint" in refusal(path)
+
+
+def test_memory_may_begin_with_nan(tmp_path: Path) -> None:
+    class Previous(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+            self.register_buffer("previous", torch.full((1, 4), torch.nan))
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x + self.previous.nan_to_num()) + self.mask
+            self.previous = x.clone()
+            return y
+
+    path = tmp_path / "policy.pt"
+    torch.jit.script(Previous().eval()).save(str(path))
+    assert relevo.ModelModule.load_from_path(path).contract.recurrent
+
+
+def test_a_declaration_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.pt"
+    for text in ("{", "{}", '{"inputs": {"input": {"dtype": "text", "row_shape": [4]}}}'):
+        torch.jit.script(nn.Linear(4, 2).eval()).save(str(path), _extra_files={"relevo.json": text})
+        told = refusal(path)
+        assert "relevo.json" in told
+        assert "export it again" in told

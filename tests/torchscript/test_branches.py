@@ -85,11 +85,17 @@ class ByChance(Policy):
         return self.linear(x)
 
 
-@pytest.mark.parametrize("kind", [ByValue, BySize, ByBoth, ByAttribute, ByWriting, Rounds, Rows, ByChance])
+@pytest.mark.parametrize("kind", [ByValue, BySize, ByBoth, ByWriting, Rounds, Rows, ByChance])
 def test_decisions_for_a_whole_batch(scripted: Load, kind: type[Policy]) -> None:
     contract = scripted(kind()).contract
     assert contract.batch == "one"
     assert "decides for a whole batch" in contract.batch_reason, contract.batch_reason
+
+
+def test_decisions_by_what_the_module_keeps(scripted: Load) -> None:
+    contract = scripted(ByAttribute()).contract
+    assert contract.batch == "one"
+    assert "its state lives in the module, in `large`" in contract.batch_reason, contract.batch_reason
 
 
 def test_the_reason_names_the_line(scripted: Load) -> None:
@@ -272,3 +278,15 @@ def test_draws_come_from_torchs_generator(scripted: Load) -> None:
 
     np.testing.assert_array_equal(draw(1, seed=1), draw(1, seed=2))
     assert not np.array_equal(draw(1, seed=1), draw(2, seed=1))
+
+
+def test_floats_come_before_whole_numbers_that_run_in_batches(scripted: Load) -> None:
+    class ByLargest(Policy):
+        def forward(self, x: Tensor) -> Tensor:
+            # Whole numbers that are tried are 0 and 1, with which no row changes another.
+            return self.linear(x / torch.clamp(x.abs().max(), min=1.0))
+
+    for shapes in (None, {"x": (6,)}):
+        contract = scripted(ByLargest(), shapes=shapes).contract
+        assert contract.inputs[0].dtype == "float32"
+        assert contract.batch == "one"

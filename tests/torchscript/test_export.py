@@ -53,7 +53,7 @@ def export(form: str, tmp_path: Path) -> Iterator[Callable[..., relevo.export.Ex
 
 
 def outputs(report: relevo.export.ExportReport, *observations: Any) -> dict[str, Any]:
-    model = relevo.ModelModule.load_from_path(report.path, shapes=shapes(report))
+    model = relevo.ModelModule.load_from_path(report.path)
     names = [tensor.name for tensor in model.contract.inputs]
     return model.forward(dict(zip(names, observations, strict=True)))
 
@@ -138,7 +138,7 @@ def test_branches_are_in_the_file(export: Callable[..., relevo.export.ExportRepo
     report = export(torch_modules.ActorCritic(choices=5), BOX, outputs=["logits", "value"], branches=[2, 3])
     assert report.contract is not None
     assert report.contract.branches == (2, 3)
-    agent = relevo.AgentBuilder().default_model(relevo.ModelModule.load_from_path(report.path, shapes=shapes(report)))
+    agent = relevo.AgentBuilder().default_model(report.path)
     with agent.actor_count(3).build() as running:
         assert np.asarray(running.actors().act(np.zeros((3, 4), np.float32))).shape == (3, 2)
 
@@ -282,7 +282,7 @@ def test_a_stable_baselines_model(name: str, export: Callable[..., relevo.export
     assert report.roles == {"obs": "observation", **roles}
     assert report.default_head is not None
     assert report.default_head.split(" ")[0] == head
-    module = relevo.ModelModule.load_from_path(report.path, shapes=shapes(report))
+    module = relevo.ModelModule.load_from_path(report.path)
     rows = np.random.default_rng(8).standard_normal((32, 4)).astype(np.float32)
     with relevo.AgentBuilder().default_model(module, bounds=report.bounds).actor_count(32).build() as agent:
         found = np.asarray(agent.actors().act(rows, deterministic=True))

@@ -119,7 +119,27 @@ class Flickers(nn.Module):
         return y + memory
 
 
-@pytest.mark.parametrize("kind", [Counter, Lstm, Pair, Mixed, Flickers])
+class Scalars(nn.Module):
+    """Counts and averages in tensors without axes, one written to and one replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("mean", torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        self.mean = self.mean + (x.mean() - self.mean) / self.steps
+        return self.linear(x - self.mean)
+
+    @torch.jit.export
+    def reset(self) -> None:
+        self.steps.zero_()
+        self.mean = torch.tensor(0.25)
+
+
+@pytest.mark.parametrize("kind", [Counter, Lstm, Pair, Mixed, Flickers, Scalars])
 def test_each_actor_gets_what_it_gets_alone(scripted: Load, kind: type[nn.Module]) -> None:
     module = kind().eval()
     model = scripted(module)
@@ -158,6 +178,7 @@ def test_what_is_remembered_has_names(scripted: Load) -> None:
     assert names(Lstm()) == ["state.is_set", "state.0", "state.1"]
     assert names(Pair()) == ["state.0", "state.1"]
     assert names(Mixed()) == ["history.0", "history.1", "decay", "is_first"]
+    assert names(Scalars()) == ["steps", "mean"]
 
 
 def test_the_file_says_how_an_episode_begins(scripted: Load) -> None:

@@ -192,3 +192,20 @@ def test_a_memory_inside_the_module(tmp_path: Path) -> None:
             own = new.linear(torch.from_numpy(obs[1])).numpy()
         np.testing.assert_allclose(actors.act(obs[1]).action, first + own, atol=5e-5)
     assert torch.equal(new.total, torch.zeros(1, 3)), "the module is as it was"
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_module_without_states_is_told_of_them(tmp_path: Path) -> None:
+    class Stateless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, obs: Tensor) -> Tensor:
+            return self.linear(obs)
+
+    model = traced(Separate(), tmp_path)
+    with relevo.AgentBuilder().default_model(model, head="raw").actor_count(1).build() as agent:
+        expected = r"The policy is recurrent, but forward takes `obs` alone.*as in forward\(obs, h, c\)"
+        with pytest.raises(relevo.ModelLoadError, match=expected):
+            agent.update_model(Stateless())

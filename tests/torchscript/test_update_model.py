@@ -7,6 +7,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,60 @@ def test_a_trace_is_used_again_until_it_no_longer_holds(
     agent.update_model(module)
     assert traces == 3
     np.testing.assert_array_equal(actions(agent), likeliest(module))
+
+
+@dataclass
+class Limits:
+    low: float
+    high: float
+
+
+class Limited(nn.Module):
+    """Has its limits where the rows that a trace is compared on do not reach them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.most = 1000.0
+        self.limits = {"input": Limits(-1000.0, 1000.0)}
+        self.offset = torch.zeros(2)
+        self.sign = [1, (1,)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        limits = self.limits["input"]
+        y = self.linear(x.clamp(-self.most, self.most).clamp(limits.low, limits.high))
+        return torch.where(x.abs().amax(1, keepdim=True) > 500, y * self.sign[0] + self.offset, y)
+
+
+def change_number(module: Limited) -> None:
+    module.most = 100.0
+
+
+def change_data_class(module: Limited) -> None:
+    module.limits["input"].high = 100.0
+
+
+def change_tensor(module: Limited) -> None:
+    module.offset += 3
+
+
+def change_list(module: Limited) -> None:
+    module.sign[0] = -1
+
+
+@pytest.mark.parametrize("change", [change_number, change_data_class, change_tensor, change_list])
+def test_other_constants_make_another_trace(
+    serving: Callable[..., relevo.Agent], change: Callable[[Limited], None]
+) -> None:
+    module = Limited()
+    agent = serving(module, outputs=["action"])
+    agent.update_model(module)
+    change(module)
+    agent.update_model(module)
+    far = ROWS * 600
+    with torch.no_grad():
+        expected = module(torch.from_numpy(far)).numpy()
+    np.testing.assert_allclose(np.asarray(agent.actors().act(far, deterministic=True)), expected, rtol=1e-4)
 
 
 def test_traces_go_with_their_modules(serving: Callable[..., relevo.Agent]) -> None:

@@ -13,26 +13,11 @@ using torch::jit::Block;
 using torch::jit::Node;
 using torch::jit::Value;
 
-// What a condition is, where the module's own attributes settle it.
-std::optional<c10::IValue> settled(const Value *value, const torch::jit::Module &module) {
-    const auto *node = value->node();
-    if (auto constant = torch::jit::toIValue(value)) return constant;
-    if (node->kind() == c10::prim::GetAttr) {
-        const bool own = node->input()->node()->kind() == c10::prim::Param;
-        const auto object = own ? std::optional<c10::IValue>(module._ivalue()) : settled(node->input(), module);
-        if (!object || !object->isObject()) return std::nullopt;
-        return object->toObject()->getAttr(node->s(c10::attr::name));
-    }
-    if (node->kind() == c10::prim::If) {
-        const auto condition = settled(node->input(0), module);
-        if (!condition || !condition->isBool()) return std::nullopt;
-        return settled(node->blocks()[condition->toBool() ? 0 : 1]->outputs()[value->offset()], module);
-    }
-    if (node->kind() == c10::aten::__not__) {
-        const auto given = settled(node->input(0), module);
-        if (given && given->isBool()) return c10::IValue(!given->toBool());
-    }
-    return std::nullopt;
+// The names without those of submodules before them.
+std::set<std::string> own_names(const std::set<std::string> &names) {
+    std::set<std::string> own;
+    for (const auto &name : names) own.insert(name.substr(name.rfind('.') + 1));
+    return own;
 }
 
 // Follows what the inputs hold, and how many rows they have, through the graph.
@@ -40,7 +25,7 @@ class Flow {
    public:
     // `axes` and `ranks` are those of each input tensor: where its rows are counted, and how many axes it has.
     Flow(torch::jit::Graph &graph, const Program &program, const size_t *axes, const size_t *ranks)
-        : module_(program.module) {
+        : module_(program.module), changing_(own_names(program.memory.attributes)) {
         for (size_t index = 0; index + 1 < graph.inputs().size(); ++index) {
             const auto *input = graph.inputs()[index + 1];
             if (!holds_tensor(input->type())) continue;
@@ -62,7 +47,7 @@ class Flow {
     // Which block of an `if` always runs, where that is known.
     std::optional<size_t> taken(const Node *node) const {
         if (reaches(node->input(0))) return std::nullopt;
-        const auto condition = settled(node->input(0), module_);
+        const auto condition = settled(node->input(0), module_, changing_);
         if (!condition || !condition->isBool()) return std::nullopt;
         return condition->toBool() ? 0 : 1;
     }
@@ -178,6 +163,7 @@ class Flow {
     };
 
     const torch::jit::Module &module_;
+    const std::set<std::string> changing_;
     std::unordered_map<const Value *, Shape> shapes_;
     std::unordered_set<const Value *> found_;
     std::unordered_set<std::string> attributes_;
@@ -256,6 +242,29 @@ void look(const Block *block, const Flow &flow, std::vector<std::string> &found)
 }
 
 }  // namespace
+
+std::optional<c10::IValue> settled(const Value *value, const torch::jit::Module &module,
+                                   const std::set<std::string> &changing) {
+    const auto *node = value->node();
+    if (auto constant = torch::jit::toIValue(value)) return constant;
+    if (node->kind() == c10::prim::GetAttr) {
+        if (changing.count(node->s(c10::attr::name)) != 0) return std::nullopt;
+        const bool own = node->input()->node()->kind() == c10::prim::Param;
+        const auto object = own ? std::optional<c10::IValue>(module._ivalue()) : settled(node->input(), module, changing);
+        if (!object || !object->isObject()) return std::nullopt;
+        return object->toObject()->getAttr(node->s(c10::attr::name));
+    }
+    if (node->kind() == c10::prim::If) {
+        const auto condition = settled(node->input(0), module, changing);
+        if (!condition || !condition->isBool()) return std::nullopt;
+        return settled(node->blocks()[condition->toBool() ? 0 : 1]->outputs()[value->offset()], module, changing);
+    }
+    if (node->kind() == c10::aten::__not__) {
+        const auto given = settled(node->input(0), module, changing);
+        if (given && given->isBool()) return c10::IValue(!given->toBool());
+    }
+    return std::nullopt;
+}
 
 }  // namespace relevo_torch
 

@@ -199,6 +199,13 @@ struct Session {
     std::vector<Place> places;
     // Tensors of all places.
     size_t held = 0;
+    // Of a session apart: where what a call may change lies, and the program's own value of it.
+    struct Changing {
+        c10::ivalue::Object *object;
+        size_t slot;
+        IValue value;
+    };
+    std::vector<Changing> changing;
 
     // On another device: page-locked memory through which inputs and outputs go.
     std::vector<at::Tensor> staged_inputs;
@@ -224,6 +231,16 @@ struct Session {
             held += place.own.size();
             places.push_back(std::move(place));
         }
+        if (!apart) return;
+        for (const auto &attribute : attributes(program.module)) {
+            if (program.memory.attributes.count(attribute.name) == 0) continue;
+            changing.push_back({&holder(module, attribute.path), attribute.path.back(), attribute.value});
+        }
+    }
+
+    // Forgets what earlier calls left, also those that failed halfway.
+    void forget() {
+        for (const auto &own : changing) own.object->setSlot(own.slot, own.value.deepcopy());
     }
 
     // The caller's tensor as the module gets it: its own memory, where nothing can go wrong with that.
@@ -321,6 +338,7 @@ relevo_message relevo_torch_probe(Session *session, const relevo_tensor *inputs,
         const c10::InferenceMode inference;
         const Finish finish{*session};
         const WithoutOneDnn guard;
+        session->forget();
         const auto value = session->run(inputs, count);
         std::vector<std::string> names;
         name(value, "", true, names);

@@ -13,6 +13,9 @@ namespace relevo_torch {
 
 namespace {
 
+// The name of the extra file in which `relevo.export` declares the inputs.
+const char *const DECLARED = "relevo.json";
+
 // Bytes as the file that torch reads.
 class Memory : public caffe2::serialize::ReadAdapterInterface {
    public:
@@ -70,7 +73,9 @@ relevo_message relevo_torch_load(const void *data, size_t size, const char *devi
         auto loaded = std::make_unique<Program>();
         loaded->device = c10::Device(device);
         loaded->threads = threads;
-        loaded->module = torch::jit::load(std::make_shared<Memory>(data, size), loaded->device);
+        torch::jit::ExtraFilesMap extra = {{DECLARED, ""}};
+        loaded->module = torch::jit::load(std::make_shared<Memory>(data, size), loaded->device, extra);
+        loaded->declared = extra[DECLARED];
         loaded->module.eval();
         for (auto parameter : loaded->module.parameters()) parameter.requires_grad_(false);
         *program = loaded.release();
@@ -78,6 +83,10 @@ relevo_message relevo_torch_load(const void *data, size_t size, const char *devi
 }
 
 void relevo_torch_release(Program *program) { delete program; }
+
+void relevo_torch_declared(const Program *program, relevo_each_text each, void *context) {
+    if (!program->declared.empty()) tell(each, context, program->declared);
+}
 
 void relevo_torch_methods(const Program *program, bool plain, relevo_each_text each, void *context) {
     for (const auto &method : program->module.get_methods()) {

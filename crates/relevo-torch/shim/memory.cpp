@@ -29,10 +29,13 @@ bool fits(const Form &form, const IValue &value) {
     return parts.size() == form.parts.size() && std::equal(form.parts.begin(), form.parts.end(), parts.begin(), fits);
 }
 
+// As it is handed over: actors are counted by an axis, which a scalar lacks.
+at::Tensor with_axis(const at::Tensor &tensor) { return tensor.dim() == 0 ? tensor.reshape({1}) : tensor; }
+
 // Hands over the zeros of what is not there.
 void spread_nothing(const Form &form, std::vector<at::Tensor> &tensors) {
     if (form.kind == Form::OPTIONAL) tensors.push_back(at::zeros({1}, at::kBool));
-    if (form.like.defined()) tensors.push_back(at::zeros_like(form.like));
+    if (form.like.defined()) tensors.push_back(at::zeros_like(with_axis(form.like)));
     for (const auto &part : form.parts) spread_nothing(part, tensors);
 }
 
@@ -65,7 +68,7 @@ Form form_of(const std::string &name, const c10::TypePtr &type, const IValue &va
             form.parts.push_back(form_of(part, value.isTuple() ? inner.at(index) : inner.at(0), parts[index]));
         }
     } else {
-        TORCH_CHECK(false, "each pass changes the attribute `", name, "`, which is a ", value.tagKind(),
+        TORCH_CHECK(false, "its code may change the attribute `", name, "`, which is a ", value.tagKind(),
                     ", not made of tensors and numbers: the memory of one actor cannot be told from another's");
     }
     return form;
@@ -86,7 +89,7 @@ void name_leaves(const Form &form, const std::string &name, std::vector<std::str
 void spread(const std::string &name, const Form &form, const IValue &value, std::vector<at::Tensor> &tensors) {
     TORCH_CHECK(fits(form, value), "the attribute `", name, "` changed its form or size: an actor's memory must keep it");
     switch (form.kind) {
-        case Form::TENSOR: tensors.push_back(value.toTensor()); return;
+        case Form::TENSOR: tensors.push_back(with_axis(value.toTensor())); return;
         case Form::INT: tensors.push_back(at::full({1}, value.toInt(), at::kLong)); return;
         case Form::DOUBLE: tensors.push_back(at::full({1}, value.toDouble(), at::kDouble)); return;
         case Form::BOOL: tensors.push_back(at::full({1}, value.toBool(), at::kBool)); return;
@@ -107,7 +110,7 @@ void spread(const std::string &name, const Form &form, const IValue &value, std:
 
 IValue gathered(const Form &form, const std::vector<at::Tensor> &tensors, size_t &at) {
     switch (form.kind) {
-        case Form::TENSOR: return tensors.at(at++);
+        case Form::TENSOR: return tensors.at(at++).reshape(form.like.sizes());
         case Form::INT: return tensors.at(at++).item<int64_t>();
         case Form::DOUBLE: return tensors.at(at++).item<double>();
         case Form::BOOL: return tensors.at(at++).item<bool>();

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <exception>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,14 +46,39 @@ struct State {
     std::vector<at::Tensor> initial;
 };
 
+// Names of attributes that a method may change.
+struct Writes {
+    // All of them.
+    std::set<std::string> attributes;
+    // Those whose tensors, or lists, it may write to; the others are only replaced.
+    std::set<std::string> in_place;
+    // Whether it may write to a constant of its code.
+    bool constants = false;
+};
+
+// An attribute and where it is.
+struct Attribute {
+    std::string name;
+    c10::TypePtr type;
+    // Slots from the root object down to the attribute.
+    std::vector<size_t> path;
+    // The object whose slot it is, which may be reached by several paths.
+    const c10::ivalue::Object *object;
+    c10::IValue value;
+};
+
 struct Program {
     torch::jit::Module module;
     c10::Device device = c10::kCPU;
     int threads = 1;
+    // What `relevo.export` wrote into the archive about the inputs; empty where it did not.
+    std::string declared;
     std::string method;
     std::vector<Argument> arguments;
     // Whether the code may write to an input, one for each leaf.
     std::vector<bool> writes;
+    // What the method may change of the module.
+    Writes memory;
     std::vector<State> states;
 };
 
@@ -84,6 +111,12 @@ inline void tell(relevo_each_tensor each, void *context, const std::string &name
 // The method's graph with everything that it calls put in place.
 std::shared_ptr<torch::jit::Graph> inlined(const torch::jit::Module &module, const std::string &method);
 
+// What a condition is, where the module's own attributes settle it; those named in `changing` settle nothing.
+std::optional<c10::IValue> settled(const torch::jit::Value *value, const torch::jit::Module &module,
+                                   const std::set<std::string> &changing);
+// What the method, and all that it calls, may change of the module.
+Writes writes_of(const torch::jit::Module &module, const std::string &method);
+
 // Whether values of this type are tensors, or hold some.
 bool holds_tensor(const c10::TypePtr &type);
 // Whether a node draws random numbers.
@@ -91,6 +124,8 @@ bool draws(const torch::jit::Node *node);
 
 // A copy of the module whose attributes can be set apart from its own, and that shares their values until then.
 torch::jit::Module copy_of(const torch::jit::Module &module);
+// All attributes but the submodules, with those inside of these.
+std::vector<Attribute> attributes(const torch::jit::Module &module);
 // The object that holds the attribute at the end of the path.
 c10::ivalue::Object &holder(const torch::jit::Module &module, const std::vector<size_t> &path);
 

@@ -2,6 +2,7 @@
 #include "load.cpp"
 #include "signature.cpp"
 #include "branches.cpp"
+#include "writes.cpp"
 #include "memory.cpp"
 #include "state.cpp"
 #include "forward.cpp"

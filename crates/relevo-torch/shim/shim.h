@@ -29,6 +29,8 @@ void relevo_torch_free(relevo_message message);
 // Loads a TorchScript archive. The device is one that torch knows; calls use so many threads.
 relevo_message relevo_torch_load(const void *data, size_t size, const char *device, int threads, Program **program);
 void relevo_torch_release(Program *program);
+// The text that `relevo.export` put into the archive about the inputs, where there is one.
+void relevo_torch_declared(const Program *program, relevo_each_text each, void *context);
 
 // Methods; `plain` leaves those that can be called without arguments.
 void relevo_torch_methods(const Program *program, bool plain, relevo_each_text each, void *context);
@@ -41,9 +43,14 @@ relevo_message relevo_torch_number(const Program *program, const char *method, i
 // Keys of dictionaries, and lengths of lists, are those that the code asks for.
 relevo_message relevo_torch_prepare(Program *program, const char *method, const relevo_text *optional,
                                     size_t optional_count, relevo_each_text each_input, void *context);
+// Whether the prepared method's code may change the module.
+bool relevo_torch_remembers(const Program *program);
 // Optional arguments of the method that would hold tensors.
 relevo_message relevo_torch_optional_arguments(const Program *program, const char *method, relevo_each_text each,
                                                void *context);
+// Weights of the module, and constants of the prepared method, that hold NaN: their names, and how many numbers do. Memory
+// may hold it.
+relevo_message relevo_torch_weights_with_nan(const Program *program, relevo_each_text each, void *context);
 // Operators of the prepared method that draw random numbers.
 relevo_message relevo_torch_random_operators(const Program *program, relevo_each_text each, void *context);
 // Lines of the prepared method's code that decide for a whole batch by what is in it, or by how many rows it has. Of each
@@ -51,8 +58,10 @@ relevo_message relevo_torch_random_operators(const Program *program, relevo_each
 relevo_message relevo_torch_branches(const Program *program, const size_t *axes, const size_t *ranks,
                                      relevo_each_text each, void *context);
 
-// Finds out what forward changes: the module's memory, as tensors. `reset` names a method that puts it back, or is null.
-relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, const char *reset);
+// Finds out what forward changes, or may change: the module's memory, as tensors. There are `passes` times `count` inputs,
+// the usual ones first; others may fail. `reset` names a method that puts the memory back, or is null.
+relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, size_t passes,
+                                       const char *reset);
 // The tensors of the memory, in order.
 void relevo_torch_state(const Program *program, relevo_each_tensor each, void *context);
 // Copies the initial value of one of them, row-major; `size` must be its bytes.

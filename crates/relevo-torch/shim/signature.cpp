@@ -175,6 +175,7 @@ relevo_message relevo_torch_prepare(Program *program, const char *method, const 
         program->method = method;
         program->arguments = std::move(arguments);
         program->writes = std::move(writes);
+        program->memory = writes_of(program->module, method);
         for (const auto &leaf : builder.leaves) tell(each_input, context, leaf);
     });
 }
@@ -187,6 +188,31 @@ relevo_message relevo_torch_optional_arguments(const Program *program, const cha
             const auto &declared = schema.arguments()[index];
             if (declared.default_value() && holds_tensor(declared.type())) tell(each, context, declared.name());
         }
+    });
+}
+
+relevo_message relevo_torch_weights_with_nan(const Program *program, relevo_each_text each, void *context) {
+    return guarded([&] {
+        const c10::InferenceMode inference;
+        const auto look = [&](const std::string &name, const c10::IValue &value) {
+            if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().is_floating_point()) return;
+            const auto tensor = value.toTensor();
+            const auto bad = tensor.isnan().sum().item<int64_t>();
+            if (bad == 0) return;
+            tell(each, context, name + " holds NaN (" + std::to_string(bad) + " of " + std::to_string(tensor.numel()) +
+                                    " numbers)");
+        };
+        for (const auto &attribute : attributes(program->module)) {
+            if (program->memory.attributes.count(attribute.name) != 0) continue;
+            look("weight `" + attribute.name + "`", attribute.value);
+        }
+        // Frozen modules have their weights here.
+        visit({inlined(program->module, program->method)->block()}, [&](Node *node) {
+            if (node->kind() != c10::prim::Constant || node->outputs().empty()) return;
+            if (const auto constant = torch::jit::toIValue(node->output())) {
+                look("constant `" + node->output()->debugName() + "`", *constant);
+            }
+        });
     });
 }
 

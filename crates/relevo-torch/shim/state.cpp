@@ -4,20 +4,14 @@
 
 #include <unordered_map>
 
+#include <ATen/MemoryOverlap.h>
+
 namespace relevo_torch {
 
 namespace {
 
 using c10::IValue;
 using c10::ivalue::Object;
-
-// An attribute and where it is.
-struct Attribute {
-    std::string name;
-    c10::TypePtr type;
-    std::vector<size_t> path;
-    IValue value;
-};
 
 void collect(const Object &object, const std::string &prefix, std::vector<size_t> &path, std::vector<Attribute> &found) {
     const auto type = object.type();
@@ -28,17 +22,10 @@ void collect(const Object &object, const std::string &prefix, std::vector<size_t
         if (value.isObject()) {
             collect(*value.toObject(), name + ".", path, found);
         } else {
-            found.push_back({name, type->getAttribute(slot), path, value});
+            found.push_back({name, type->getAttribute(slot), path, &object, value});
         }
         path.pop_back();
     }
-}
-
-std::vector<Attribute> attributes(const torch::jit::Module &module) {
-    std::vector<Attribute> found;
-    std::vector<size_t> path;
-    collect(*module._ivalue(), "", path, found);
-    return found;
 }
 
 bool same(const IValue &one, const IValue &other) {
@@ -72,6 +59,43 @@ bool same(const IValue &one, const IValue &other) {
     return true;
 }
 
+void collect_tensors(const IValue &value, std::vector<at::Tensor> &found) {
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().has_storage()) {
+        found.push_back(value.toTensor());
+    } else if (value.isTuple()) {
+        for (const auto &part : value.toTupleRef().elements()) collect_tensors(part, found);
+    } else if (value.isList()) {
+        for (const IValue &part : value.toListRef()) collect_tensors(part, found);
+    } else if (value.isGenericDict()) {
+        for (const auto &entry : value.toGenericDict()) collect_tensors(entry.value(), found);
+    }
+}
+
+bool overlap(const IValue &one, const IValue &other) {
+    std::vector<at::Tensor> ours, theirs;
+    collect_tensors(one, ours);
+    collect_tensors(other, theirs);
+    for (const auto &a : ours) {
+        for (const auto &b : theirs) {
+            if (a.is_alias_of(b) && at::get_overlap_status(a, b) != at::MemOverlapStatus::No) return true;
+        }
+    }
+    return false;
+}
+
+// Fails where what is written to one attribute shows in another: each actor has copies, in which it would not.
+void expect_apart(const std::vector<Attribute> &all, const std::set<std::string> &written) {
+    for (const auto &one : all) {
+        if (written.count(one.name) == 0) continue;
+        for (const auto &other : all) {
+            const bool is_the_same = one.object == other.object && one.path.back() == other.path.back();
+            TORCH_CHECK(is_the_same || !overlap(one.value, other.value), "its code may write to the attribute `", one.name,
+                        "`, whose numbers are also those of `", other.name,
+                        "`: an actor's copies of them would come apart; keep only one of them, and make views of it in forward");
+        }
+    }
+}
+
 using Copies = std::unordered_map<const Object *, c10::intrusive_ptr<Object>>;
 
 c10::intrusive_ptr<Object> copy_object(const c10::intrusive_ptr<Object> &object, Copies &copies) {
@@ -88,6 +112,13 @@ c10::intrusive_ptr<Object> copy_object(const c10::intrusive_ptr<Object> &object,
 
 }  // namespace
 
+std::vector<Attribute> attributes(const torch::jit::Module &module) {
+    std::vector<Attribute> found;
+    std::vector<size_t> path;
+    collect(*module._ivalue(), "", path, found);
+    return found;
+}
+
 torch::jit::Module copy_of(const torch::jit::Module &module) {
     Copies copies;
     return torch::jit::Module(copy_object(module._ivalue(), copies));
@@ -103,43 +134,68 @@ c10::ivalue::Object &holder(const torch::jit::Module &module, const std::vector<
 
 using namespace relevo_torch;
 
-relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, const char *reset) {
+bool relevo_torch_remembers(const Program *program) { return !program->memory.attributes.empty(); }
+
+relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *inputs, size_t count, size_t passes,
+                                       const char *reset) {
     return guarded([&] {
         const c10::InferenceMode inference;
         program->states.clear();
-        const auto changed = program->module.deepcopy();
-        const auto before = attributes(program->module);
-        std::vector<bool> differs(before.size());
-        std::vector<Attribute> middle;
-        // Twice: what was put in place by the first pass shows in the second.
-        for (int pass = 0; pass < 2; ++pass) {
+        TORCH_CHECK(!program->memory.constants,
+                    "its code writes to a constant, which all actors would share, and a trace makes one of each tensor that "
+                    "is no parameter or buffer: keep it by register_buffer, or let torch.jit.script take the module");
+        const auto pass = [&](const torch::jit::Module &module, size_t number) {
             std::vector<at::Tensor> leaves;
-            for (size_t index = 0; index < count; ++index) {
+            for (size_t index = number * count; index < (number + 1) * count; ++index) {
                 leaves.push_back(borrowed(inputs[index]).clone().to(program->device));
             }
-            call(changed, *program, leaves);
-            const auto after = attributes(changed);
-            for (size_t index = 0; index < before.size(); ++index) {
-                if (!same(before[index].value, after[index].value)) differs[index] = true;
-            }
-            // What it holds is its own: the next pass may write to it.
-            if (pass == 0) middle = attributes(changed.deepcopy());
+            call(module, *program, leaves);
+            return attributes(module);
+        };
+        const auto before = attributes(program->module);
+        const auto changed = program->module.deepcopy();
+        // Twice: what was put in place by the first pass shows in the second. What it holds is its own: the second pass may
+        // write to it.
+        pass(changed, 0);
+        const auto middle = attributes(changed.deepcopy());
+        std::vector<std::vector<Attribute>> shown = {pass(changed, 0), before, middle};
+        std::vector<bool> changes(before.size());
+        for (size_t index = 0; index < before.size(); ++index) {
+            // What its code may change counts, though these passes did not.
+            changes[index] = program->memory.attributes.count(before[index].name) != 0 ||
+                             !same(before[index].value, middle[index].value) ||
+                             !same(before[index].value, shown[0][index].value);
         }
-        const auto after = attributes(changed);
+        for (size_t number = 1; number < passes; ++number) {
+            try {
+                shown.push_back(pass(program->module.deepcopy(), number));
+            } catch (const std::exception &) {
+                // Not every module takes everything.
+            }
+        }
         auto start = program->module.deepcopy();
         if (reset != nullptr) start.get_method(reset)({});
         const auto initial = attributes(start);
+        expect_apart(before, program->memory.in_place);
+        expect_apart(initial, program->memory.in_place);
+        expect_apart(shown[0], program->memory.in_place);
         for (size_t index = 0; index < before.size(); ++index) {
-            if (!differs[index]) continue;
+            if (!changes[index]) continue;
             const auto &attribute = before[index];
             // What is None at the start shows what it is made of after a pass, or before one that takes it away.
-            const auto *shown = &after[index].value;
-            if (shown->isNone()) shown = &before[index].value;
-            if (shown->isNone()) shown = &middle[index].value;
-            State state{attribute.name, attribute.path, form_of(attribute.name, attribute.type, *shown), {}, {}};
+            const IValue *value = &attribute.value;
+            for (const auto &own : shown) {
+                value = &own[index].value;
+                if (!value->isNone()) break;
+            }
+            TORCH_CHECK(!value->isNone(), "its code may set the attribute `", attribute.name,
+                        "`, which is None at the start, and no pass that was tried shows what it will hold");
+            State state{attribute.name, attribute.path, form_of(attribute.name, attribute.type, *value), {}, {}};
             name_leaves(state.form, state.name, state.names);
             std::vector<at::Tensor> ends;
-            for (const auto &passed : {middle[index].value, after[index].value}) spread(state.name, state.form, passed, ends);
+            for (const auto &own : shown) {
+                if (&own != &shown[1]) spread(state.name, state.form, own[index].value, ends);
+            }
             spread(state.name, state.form, initial[index].value, state.initial);
             for (auto &tensor : state.initial) tensor = tensor.clone();
             program->states.push_back(std::move(state));

@@ -12,7 +12,7 @@ const MOST_SIDE: usize = 128;
 /// Larger numbers in an error are no width.
 const MOST_WIDTH: usize = 1 << 20;
 
-/// The number of a made-up row that is larger than the others.
+/// Made-up rows of this number and above are a hundred times larger than the others.
 pub(crate) const LARGE_ROW: usize = 100;
 const LARGE: f64 = 100.0;
 
@@ -284,7 +284,7 @@ fn value(scalar: Scalar, purpose: Purpose, row: usize, within: usize) -> [u8; 8]
         Purpose::Mask => 1.0,
         _ => ((within * 7919 + row * 104_729) % 2001) as f64 / 1000.0 - 1.0,
     };
-    let real = if row == LARGE_ROW && purpose == Purpose::Observation { LARGE * real } else { real };
+    let real = if row >= LARGE_ROW && purpose == Purpose::Observation { LARGE * real } else { real };
     match scalar {
         Scalar::FLOAT => bytes[..4].copy_from_slice(&(real as f32).to_le_bytes()),
         Scalar::DOUBLE => bytes.copy_from_slice(&real.to_le_bytes()),

@@ -4,6 +4,7 @@
 //! part: sessions and calls, in `shim/`).
 
 mod archive;
+mod declared;
 mod device;
 mod guess;
 mod model;

@@ -11,10 +11,11 @@ use sha2::{Digest, Sha256};
 use crate::{
     Torch,
     archive::{self, Kind},
+    declared::{self, Declared},
     device,
-    guess::{Example, Purpose},
+    guess::{Example, LARGE_ROW, Purpose},
     probe::{self, Found, Inputs},
-    scalar::Shown,
+    scalar::{Scalar, Shown},
     shim::{self, Program},
 };
 
@@ -103,6 +104,8 @@ impl Described {
         let of = |purpose| optional.iter().filter(move |name| Purpose::of(name, false) == purpose).cloned();
         let masks: Vec<_> = of(Purpose::Mask).collect();
         let states: Vec<_> = of(Purpose::State).collect();
+        let declared = program.declared().map_or_else(|| Ok(BTreeMap::new()), |text| declared::read(&text));
+        let declared = declared.map_err(|reason| refused(format!("its relevo.json: {reason}; export it again")))?;
         // With everything that may be of use first.
         let mut tried = vec![[masks.clone(), states].concat(), masks, Vec::new()];
         tried.dedup();
@@ -121,7 +124,12 @@ impl Described {
                     first_line(&reason)
                 ))
             })?;
-            match Search::new(&program, &names, &shapes, folder.as_deref())?.found(&program) {
+            if let Some(weight) = program.weights_with_nan().map_err(refused)?.first() {
+                return Err(refused(format!(
+                    "its {weight}, as a training that went astray leaves it; export an earlier checkpoint"
+                )));
+            }
+            match Search::new(&program, &names, &shapes, &declared, folder.as_deref())?.found(&program) {
                 Ok((search, found)) => {
                     let mut description = search.description(&found);
                     if has_loose_state(&description, included) {
@@ -155,6 +163,8 @@ struct Search<'a> {
     purposes: Vec<Purpose>,
     /// Rows that are known; where there are several, one of them holds.
     given: BTreeMap<String, Vec<Vec<usize>>>,
+    /// Types that the file declares.
+    types: BTreeMap<String, Scalar>,
     /// Inputs whose row the module itself tells.
     told: Vec<String>,
     random: Vec<String>,
@@ -166,6 +176,7 @@ impl<'a> Search<'a> {
         program: &Program,
         names: &'a [String],
         shapes: &BTreeMap<String, Vec<usize>>,
+        declared: &BTreeMap<String, Declared>,
         folder: Option<&[usize]>,
     ) -> export::Result<Self> {
         if let Some(unknown) = shapes.keys().find(|name| !names.contains(name)) {
@@ -181,6 +192,14 @@ impl<'a> Search<'a> {
             given.insert(names[index].clone(), vec![row.to_vec(), [&[1], row].concat()]);
         }
         let mut told = Vec::new();
+        let mut types = BTreeMap::new();
+        for (name, input) in declared.iter().filter(|(name, _)| names.contains(name)) {
+            types.insert(name.clone(), input.scalar);
+            if !given.contains_key(name) {
+                given.insert(name.clone(), vec![input.row.clone()]);
+                told.push(format!("`{name}` has the type and the shape that the file declares in relevo.json"));
+            }
+        }
         for (purpose, method) in [(Purpose::Observation, "get_obs_dim"), (Purpose::Mask, "get_act_dim")] {
             let mut of_purpose = names.iter().zip(&purposes).filter(|(_, own)| **own == purpose);
             if let (Some((name, _)), None) = (of_purpose.next(), of_purpose.next())
@@ -192,12 +211,17 @@ impl<'a> Search<'a> {
             }
         }
         let random = program.random_operators().map_err(refused)?;
-        Ok(Self { names, purposes, given, told, random })
+        Ok(Self { names, purposes, given, types, told, random })
     }
 
     fn found(self, program: &Program) -> export::Result<(Self, Found)> {
-        let inputs =
-            Inputs { names: self.names, purposes: &self.purposes, given: &self.given, random: !self.random.is_empty() };
+        let inputs = Inputs {
+            names: self.names,
+            purposes: &self.purposes,
+            given: &self.given,
+            types: &self.types,
+            random: !self.random.is_empty(),
+        };
         match probe::find(program, &inputs) {
             Ok(mut found) => {
                 // No batch that is tried can show what all others do.
@@ -331,8 +355,15 @@ fn add_states(
     description: &mut Description,
     path: &Path,
 ) -> export::Result<()> {
-    let pairs = found.guesses.iter().zip(&search.purposes);
-    let examples: Vec<_> = pairs.map(|(guess, purpose)| Example::new(guess, *purpose, &[0])).collect();
+    // Large numbers show what is remembered above a threshold alone.
+    let passes = [0, LARGE_ROW, LARGE_ROW + 1, LARGE_ROW + 2];
+    let examples: Vec<_> = passes
+        .iter()
+        .flat_map(|row| {
+            let pairs = found.guesses.iter().zip(&search.purposes);
+            pairs.map(|(guess, purpose)| Example::new(guess, *purpose, &[*row]))
+        })
+        .collect();
     let tensors: Vec<_> = examples.iter().map(Example::tensor).collect();
     let methods = program.methods(true);
     let reset = RESETS.into_iter().find(|name| methods.iter().any(|method| method == name));
@@ -345,7 +376,7 @@ fn add_states(
             ),
         )
     };
-    let states = program.find_state(&tensors, reset).map_err(unusable)?;
+    let states = program.find_state(&tensors, passes.len(), reset).map_err(unusable)?;
     if states.is_empty() {
         return Ok(());
     }
@@ -378,9 +409,7 @@ fn add_states(
     description.batch_reason =
         format!("its state lives in the module, in {}, for one actor at a time", names.join(" and "));
     let start = reset.map_or_else(|| "as in the file".to_owned(), |method| format!("as `{method}()` leaves it"));
-    description
-        .notes
-        .push(format!("each pass changes {}: an actor's memory, which begins {start}", names.join(" and ")));
+    description.notes.push(format!("passes change {}: an actor's memory, which begins {start}", names.join(" and ")));
     Ok(())
 }
 

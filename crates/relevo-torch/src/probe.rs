@@ -18,6 +18,8 @@ const LONGEST: Duration = Duration::from_secs(8);
 const IMPOSSIBLE: [usize; 2] = [7919, 7907];
 /// A row in a batch may differ by so much from the row alone, relative plus absolute.
 const TOLERANCE: f64 = 1e-3;
+/// Why a module with memory takes one row.
+const REMEMBERS: &str = "its state lives in the module";
 
 /// What calling showed.
 #[derive(Debug, Clone)]
@@ -43,6 +45,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) purposes: &'a [Purpose],
     /// Rows that the user gave, or that the module's own methods tell; where there are several, one of them holds.
     pub(crate) given: &'a BTreeMap<String, Vec<Vec<usize>>>,
+    /// Types that are known.
+    pub(crate) types: &'a BTreeMap<String, Scalar>,
     /// Whether the outputs differ from call to call anyway.
     pub(crate) random: bool,
 }
@@ -57,6 +61,7 @@ pub(crate) fn find(program: &Program, inputs: &Inputs<'_>) -> Result<Found> {
         program,
         inputs,
         session: program.session(true)?,
+        remembers: program.remembers(),
         calls: 0,
         begun: Instant::now(),
         failure: String::new(),
@@ -94,7 +99,14 @@ fn groups(inputs: &Inputs<'_>, hints: &Hints, alike: bool) -> Vec<Group> {
     let mut groups: Vec<(Option<&str>, Group)> = Vec::new();
     for (leaf, (name, purpose)) in inputs.names.iter().zip(inputs.purposes).enumerate() {
         if let Some(rows) = inputs.given.get(name) {
-            groups.push((None, Group { leaves: vec![leaf], guesses: hints.given(rows, *purpose) }));
+            let mut guesses = hints.given(rows, *purpose);
+            if let Some(scalar) = inputs.types.get(name) {
+                for guess in &mut guesses {
+                    guess.scalar = *scalar;
+                }
+                guesses.dedup();
+            }
+            groups.push((None, Group { leaves: vec![leaf], guesses }));
             continue;
         }
         let tuple = match name.split_once('.') {
@@ -114,6 +126,8 @@ struct Search<'a> {
     program: &'a Program,
     inputs: &'a Inputs<'a>,
     session: Session,
+    /// Whether the module has memory of its own.
+    remembers: bool,
     calls: usize,
     begun: Instant,
     /// The last failure of a single row.
@@ -157,7 +171,13 @@ impl Search<'_> {
                 }
             }
             match self.attempt(&guesses) {
-                Ok(found) if found.single.is_none() => return Some(found),
+                Ok(found) if self.remembers => return Some(found),
+                Ok(found) if found.single.is_none() => {
+                    // Batches of other types show nothing: whole numbers may lack what mixes the rows of a batch.
+                    let scalars = |found: &Found| found.guesses.iter().map(|guess| guess.scalar).collect::<Vec<_>>();
+                    let before = single.take();
+                    return before.filter(|known| scalars(known) != scalars(&found)).or(Some(found));
+                }
                 Ok(found) => single = single.or(Some(found)),
                 Err(failure) => self.failure = failure,
             }
@@ -176,7 +196,9 @@ impl Search<'_> {
     fn attempt(&mut self, guesses: &[Guess]) -> Result<Found> {
         let outputs = self.call(guesses, &[0])?;
         self.session = self.program.session(true)?;
-        let (batch_axes, single) = match self.batches(guesses, &outputs) {
+        // What remembers serves one actor at a time anyway.
+        let batches = if self.remembers { Err(REMEMBERS.into()) } else { self.batches(guesses, &outputs) };
+        let (batch_axes, single) = match batches {
             Ok(axes) => (axes, None),
             Err(reason) => (vec![None; outputs.len()], Some(reason)),
         };

@@ -35,6 +35,13 @@ impl Scalar {
         }
     }
 
+    /// The type of this name, of those that inputs have.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::FLOAT, Self::LONG, Self::BYTE, Self::BOOL, Self::CHAR, Self::SHORT, Self::INT, Self::HALF, Self::DOUBLE]
+            .into_iter()
+            .find(|scalar| scalar.name() == name)
+    }
+
     pub(crate) fn name(self) -> String {
         let dtype = self.dtype();
         let kind = match dtype.code {

@@ -54,7 +54,10 @@ unsafe extern "C" {
         each: EachText,
         context: *mut c_void,
     ) -> Message;
+    fn relevo_torch_weights_with_nan(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
     fn relevo_torch_random_operators(program: *const RawProgram, each: EachText, context: *mut c_void) -> Message;
+    fn relevo_torch_declared(program: *const RawProgram, each: EachText, context: *mut c_void);
+    fn relevo_torch_remembers(program: *const RawProgram) -> bool;
     fn relevo_torch_branches(
         program: *const RawProgram,
         axes: *const usize,
@@ -66,6 +69,7 @@ unsafe extern "C" {
         program: *mut RawProgram,
         inputs: *const Tensor,
         count: usize,
+        passes: usize,
         reset: *const c_char,
     ) -> Message;
     fn relevo_torch_state(program: *const RawProgram, each: EachTensor, context: *mut c_void);
@@ -163,6 +167,14 @@ impl Program {
         Ok(Self(program))
     }
 
+    /// What `relevo.export` put into the archive about the inputs.
+    pub(crate) fn declared(&self) -> Option<String> {
+        let mut texts: Vec<String> = Vec::new();
+        // SAFETY: the program is whole, and the context is what `push_text` expects.
+        unsafe { relevo_torch_declared(self.0, push_text, (&raw mut texts).cast()) };
+        texts.pop()
+    }
+
     /// Methods; `plain` leaves those that can be called without arguments.
     pub(crate) fn methods(&self, plain: bool) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
@@ -210,6 +222,20 @@ impl Program {
         Ok(names)
     }
 
+    /// Weights that hold NaN, and constants of the prepared method that do, with how many of their numbers.
+    pub(crate) fn weights_with_nan(&self) -> Result<Vec<String>> {
+        let mut texts: Vec<String> = Vec::new();
+        // SAFETY: as above.
+        check(unsafe { relevo_torch_weights_with_nan(self.0, push_text, (&raw mut texts).cast()) })?;
+        Ok(texts)
+    }
+
+    /// Whether the code of the prepared method may change the module itself.
+    pub(crate) fn remembers(&self) -> bool {
+        // SAFETY: the program is whole.
+        unsafe { relevo_torch_remembers(self.0) }
+    }
+
     /// Operators of the prepared method that draw random numbers.
     pub(crate) fn random_operators(&self) -> Result<Vec<String>> {
         let mut names: Vec<String> = Vec::new();
@@ -231,14 +257,16 @@ impl Program {
         Ok(lines)
     }
 
-    /// Finds the tensors of the module that a call changes. `reset` names the method that puts them back.
-    pub(crate) fn find_state(&mut self, inputs: &[Tensor], reset: Option<&str>) -> Result<Vec<Shown>> {
+    /// Finds the tensors of the module that a call may change. There are inputs for so many passes, one after the other; those
+    /// behind the first may fail. `reset` names the method that puts the tensors back.
+    pub(crate) fn find_state(&mut self, inputs: &[Tensor], passes: usize, reset: Option<&str>) -> Result<Vec<Shown>> {
         let reset = reset.map(name).transpose()?;
         let reset = reset.as_ref().map_or(ptr::null(), |reset| reset.as_ptr());
         let mut states: Vec<Shown> = Vec::new();
         // SAFETY: as above; the inputs are whole.
         unsafe {
-            check(relevo_torch_find_state(self.0, inputs.as_ptr(), inputs.len(), reset))?;
+            let count = inputs.len() / passes.max(1);
+            check(relevo_torch_find_state(self.0, inputs.as_ptr(), count, passes, reset))?;
             relevo_torch_state(self.0, push_tensor, (&raw mut states).cast());
         }
         Ok(states)

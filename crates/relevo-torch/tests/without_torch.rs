@@ -5,6 +5,8 @@
 
 #[path = "../src/archive.rs"]
 mod archive;
+#[path = "../src/declared.rs"]
+mod declared;
 #[path = "../src/guess.rs"]
 mod guess;
 #[path = "../src/scalar.rs"]

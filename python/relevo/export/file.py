@@ -35,6 +35,7 @@ def write(
     from relevo.export import onnx_graph, scripting
     from relevo.export.comparison import Comparison
     from relevo.export.evaluation import evaluating
+    from relevo.export.scripting import DECLARED, declared
     from relevo.export.source import torch_model
     from relevo.export.weights import fault
 
@@ -49,9 +50,8 @@ def write(
             data, difference = onnx_graph.exported(model, core, comparison, tolerance)
         else:
             script, difference = scripting.scripted(model, core, comparison, tolerance, "dict")
-            data = script.save_to_buffer()
-    shapes = {own.name: own.row_shape for own in model.inputs} if form == "torchscript" else None
-    contract = _contract(data, path.name, shapes)
+            data = script.save_to_buffer(_extra_files={DECLARED: declared(model.inputs)})
+    contract = _contract(form, data, path.name)
     # Under the name at once as a whole: another process may wait for it.
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -73,10 +73,10 @@ def _check_ending(form: Literal["onnx", "torchscript"], path: Path) -> None:
             )
 
 
-def _contract(data: bytes, name: str, shapes: dict[str, tuple[int, ...]] | None) -> Contract | None:
+def _contract(form: Literal["onnx", "torchscript"], data: bytes, name: str) -> Contract | None:
     try:
-        return ModelModule.load_from_bytes(data, name=name, shapes=shapes).contract
+        return ModelModule.load_from_bytes(data, name=name).contract
     except ModelLoadError as error:
-        if shapes is not None and "pip install" in str(error):
+        if form == "torchscript" and "pip install" in str(error):
             return None
         raise ExportError(f"Relevo does not load what was exported: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import threading
 import weakref
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from relevo._core import Contract
+    from relevo.export.constants import Snapshot
     from relevo.export.torch_model import TorchModel
 
 TAKES = "update_model takes a path, bytes, a ModelModule, a torch.nn.Module, or a model of Stable-Baselines3"
@@ -38,6 +40,7 @@ class _Trace:
     script: torch.jit.ScriptModule
     names: tuple[str, ...]
     device: str
+    constants: Snapshot
 
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -92,7 +95,7 @@ def torchscript(
     except ConfigError as error:
         raise ContractError(f"the new model does not fit the one that serves: {error}") from error
     except ExportError as error:
-        raise ModelLoadError(f"{name} cannot be loaded: {error}") from error
+        raise ModelLoadError(f"{name} cannot be loaded: {error}{_about_states(model)}") from error
 
 
 def _with_memory(
@@ -163,22 +166,41 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
     return replace(model, wrap=lambda core: Selected(wrap(core), positions), outputs=names, branches=(), witness=None)
 
 
+def _about_states(model: TorchModel) -> str:
+    """What to do about a module that failed with room for one argument alone, where its states are more."""
+    states = [given.name for given in model.inputs if given.is_state]
+    try:
+        parameters = list(inspect.signature(model.core.forward).parameters.values())
+    except (TypeError, ValueError):  # scripted
+        return ""
+    if not states or len(parameters) != 1 or parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
+        return ""
+    taken = ", ".join([*(given.name for given in model.inputs if not given.is_state), *states])
+    return (
+        f". The policy is recurrent, but forward takes `{parameters[0].name}` alone, a dict of all inputs therefore; "
+        f"let it take {', '.join(states)} too, as in forward({taken}), and return their next values, or make another "
+        "policy of a module without states"
+    )
+
+
 def _script(model: TorchModel, core: nn.Module, comparison: Any) -> torch.jit.ScriptModule:  # noqa: ANN401
     from relevo.export.comparison import DisagreementError
+    from relevo.export.constants import constants
     from relevo.export.scripting import named, runner, scripted
 
-    known = _TRACES.get(model.core)
-    if known is not None and (known.names, known.device) == (model.names, comparison.device):
+    known, own = _TRACES.get(model.core), constants(model.core)
+    # The rows that are compared need not meet what a constant decides, such as a limit.
+    if known is not None and (known.names, known.device, known.constants) == (model.names, comparison.device, own):
         try:
             known.script.load_state_dict(named(model, core, "dict").state_dict())
             comparison.largest_difference(runner(model, known.script, comparison.device), TOLERANCE)
         except (DisagreementError, RuntimeError):
-            # Other layers, or Python values that the trace holds as constants: it is made anew.
+            # Other layers, or values from elsewhere that the trace holds as constants: it is made anew.
             del _TRACES[model.core]
         else:
             return known.script
     script, _ = scripted(model, core, comparison, TOLERANCE, "dict")
-    _TRACES[model.core] = _Trace(script, model.names, comparison.device)
+    _TRACES[model.core] = _Trace(script, model.names, comparison.device, own)
     return script
 
 

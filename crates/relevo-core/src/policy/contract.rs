@@ -158,7 +158,7 @@ impl Contract {
         };
         let batch = mixed.map_or(batch, |reason| Batch::One { reason });
         let branches = branches(model.outputs(), &shapes);
-        let mut outputs = output_contracts(model.outputs(), &shapes, &branches, roles)?;
+        let mut outputs = output_contracts(model.outputs(), &shapes, &branches, roles, &found.pairs)?;
         for (input, output) in &found.pairs {
             let (input, output) = (&inputs[*input], &mut outputs[*output]);
             output.role = OutputRole::State;
@@ -260,8 +260,9 @@ fn set_axis(path: &Path, input: &mut InputContract, axis: usize) -> Result<()> {
         return Err(Error::model_load(
             path,
             format!(
-                "input `{name}` has no batch axis: it is declared as a scalar, or without a shape; where it takes rows all the \
-                 same, give the shape of one by shapes={{\"{name}\": (…,)}}",
+                "input `{name}` has no axis for the rows of a batch: it is declared as a scalar, or without a shape; where it takes \
+                 rows all the same, give the shape of one by shapes={{\"{name}\": (…,)}}, and otherwise export the model with that \
+                 input as [batch] or [batch, 1]",
                 name = spec.name
             ),
         ));
@@ -303,8 +304,12 @@ fn output_contracts(
     shapes: &[OutputShape],
     branches: &[usize],
     roles: &BTreeMap<String, String>,
+    states: &[(usize, usize)],
 ) -> Result<Vec<OutputContract>> {
-    let mut named = specs.iter().filter_map(|spec| convention::output_role(&spec.name));
+    // What is remembered may have any name: a running `mean` is no action.
+    let is_state = |output: usize| states.iter().any(|(_, next)| *next == output);
+    let others = specs.iter().enumerate().filter(|(output, _)| !is_state(*output));
+    let mut named = others.filter_map(|(_, spec)| convention::output_role(&spec.name));
     let named_action = named.any(|(role, _)| role.is_action());
     specs
         .iter()
