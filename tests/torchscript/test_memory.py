@@ -139,7 +139,27 @@ class Scalars(nn.Module):
         self.mean = torch.tensor(0.25)
 
 
-@pytest.mark.parametrize("kind", [Counter, Lstm, Pair, Mixed, Flickers, Scalars])
+class Normaliser(nn.Module):
+    """Has a count without axes beside a mean whose axis is no actors' one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("count", torch.tensor(1e-4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += x.shape[0]
+        self.mean += (x.mean(0) - self.mean) / self.count
+        return self.linear(x - self.mean)
+
+    @torch.jit.export
+    def reset(self) -> None:
+        self.mean.zero_()
+        self.count.fill_(1e-4)
+
+
+@pytest.mark.parametrize("kind", [Counter, Lstm, Pair, Mixed, Flickers, Scalars, Normaliser])
 def test_each_actor_gets_what_it_gets_alone(scripted: Load, kind: type[nn.Module]) -> None:
     module = kind().eval()
     model = scripted(module)

@@ -143,7 +143,11 @@ impl Probe<'_> {
             Some(role) if is_constant => role.is_action(),
             _ => follows(at),
         };
-        let answers: Vec<_> = (0..first.len()).map(|at| without[at] && is_answer(at)).collect();
+        // The next value of a state has the axes of the state, whatever its sizes look like.
+        let of_state =
+            |at: usize| self.model.states().iter().find(|link| link.output == at).map(|link| lacking[link.input]);
+        let answers: Vec<_> =
+            (0..first.len()).map(|at| of_state(at).unwrap_or_else(|| without[at] && is_answer(at))).collect();
         (is_unbatched || answers.contains(&true)).then_some(answers)
     }
 
