@@ -54,13 +54,6 @@ pub struct RecordConfig {
     pub goes_on: bool,
 }
 
-impl RecordConfig {
-    /// Into a new folder, with the usual options; actors go on when recording has failed.
-    pub fn new(folder: PathBuf) -> Self {
-        Self { folder, options: WriterOptions::default(), resume: false, goes_on: true }
-    }
-}
-
 /// How an agent is made: [`AgentConfig::new`] has the defaults, and every field may be changed after it.
 #[derive(Debug)]
 pub struct AgentConfig {

@@ -49,6 +49,7 @@ pub enum Next {
 pub struct Subscription {
     capacity: usize,
     when_full: WhenFull,
+    patience: Duration,
     state: Mutex<State>,
     /// Something has come, or gone, or ended.
     changed: Condvar,
@@ -63,22 +64,37 @@ struct State {
     /// Nobody reads any more.
     closed: bool,
     overrun: bool,
+    /// The reader was waited for in vain, and has taken nothing since: it is not waited for again, or the end of an agent with
+    /// many actors would take as many times the patience.
+    given_up: bool,
 }
 
 impl Subscription {
     /// Room for `capacity` trajectories, at least one.
     pub(crate) fn new(capacity: usize, when_full: WhenFull) -> Self {
-        Self { capacity: capacity.max(1), when_full, state: Mutex::default(), changed: Condvar::new() }
+        Self {
+            capacity: capacity.max(1),
+            when_full,
+            patience: PATIENCE,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
     }
 
     /// Takes a trajectory that has ended. Gives whether anybody reads.
     pub(crate) fn push(&self, episode: &Arc<Episode>) -> bool {
         let mut state = self.state.lock();
-        let until = Instant::now() + PATIENCE;
-        while self.when_full == WhenFull::Block && state.waiting.len() >= self.capacity && !state.closed {
+        let until = Instant::now() + self.patience;
+        while self.when_full == WhenFull::Block
+            && state.waiting.len() >= self.capacity
+            && !state.closed
+            && !state.given_up
+        {
             if self.changed.wait_until(&mut state, until).timed_out() {
+                state.given_up = true;
                 tracing::warn!(
-                    "a subscription's reader has taken nothing for {PATIENCE:?}: its oldest trajectory is dropped"
+                    "a subscription's reader has taken nothing for {:?}: its oldest trajectories are dropped until it does",
+                    self.patience
                 );
                 break;
             }
@@ -123,6 +139,7 @@ impl Subscription {
                 )));
             }
             if let Some(episode) = state.waiting.pop_front() {
+                state.given_up = false;
                 drop(state);
                 self.changed.notify_all();
                 return Ok(Next::Trajectory(episode));
@@ -158,5 +175,54 @@ impl Subscription {
         state.waiting.clear();
         drop(state);
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::trajectory::StepSchema;
+
+    fn episode(number: u64) -> Arc<Episode> {
+        let schema =
+            StepSchema { observations: Vec::new(), actions: Vec::new(), mask: None, log_prob: false, value: false };
+        Arc::new(Episode {
+            number,
+            actor_id: Uuid::nil(),
+            schema: Arc::new(schema),
+            len: 0,
+            observations: Vec::new(),
+            has_final_observation: false,
+            actions: Vec::new(),
+            masks: None,
+            rewards: arrow_buffer::Buffer::default(),
+            reward_known: None,
+            log_probs: None,
+            values: None,
+            policies: Vec::new(),
+            timestamps: arrow_buffer::Buffer::default(),
+            terminated: false,
+            truncated: false,
+            complete: false,
+        })
+    }
+
+    #[test]
+    fn a_reader_that_reads_nothing_is_waited_for_once() {
+        let patience = Duration::from_millis(200);
+        let subscription = Subscription { patience, ..Subscription::new(2, WhenFull::Block) };
+        let started = Instant::now();
+        assert!((0..50).all(|number| subscription.push(&episode(number))));
+        let spent = started.elapsed();
+        assert!(spent >= patience && spent < 10 * patience, "{spent:?}");
+        assert_eq!((subscription.len(), subscription.dropped()), (2, 48));
+        // Once it reads again, it is waited for again.
+        assert!(matches!(subscription.next(started), Ok(Next::Trajectory(found)) if found.number == 48));
+        subscription.push(&episode(50));
+        let started = Instant::now();
+        subscription.push(&episode(51));
+        assert!(started.elapsed() >= patience);
     }
 }
