@@ -56,6 +56,7 @@ pub struct Subscription {
 }
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each says something else of the reader or the end")]
 struct State {
     waiting: VecDeque<Arc<Episode>>,
     dropped: u64,
