@@ -83,6 +83,10 @@ AWKWARD = {
         actions={"move": np.arange(3), "aim": np.ones((3, 2), np.float32)},
     ),
     "masks": made(action_masks=np.array([[1, 0], [0, 1], [1, 1]], np.uint8)),
+    "columns of one's own": made(
+        extras={"goal": np.ones((3, 2), np.float16), "note": ["", "é", "ab"], "lost": np.array([True, False, True])},
+        texts={"mission": ["a", "", "ü", "end"]},
+    ),
     "everything": made(
         action_masks=np.ones((3, 2), np.uint8),
         log_probs=np.array([-0.1, -np.inf, np.nan], np.float32),

@@ -55,6 +55,7 @@ class AgentBuilder:
         self._max_trajectory_length: int | None = None
         self._seed: int | None = None
         self._keep_outputs = False
+        self._extras: list[tuple[str, str, list[int], bool]] = []
 
     def default_model(
         self,
@@ -217,6 +218,32 @@ class AgentBuilder:
         self._max_trajectory_length = whole_number("max_trajectory_length", steps, 1)
         return self
 
+    def extra(self, name: str, dtype: str = "float32", shape: Sequence[int] = ()) -> Self:
+        """Records a column of your own with every step, `extra.<name>`: what `act` is given as `extra={name: values}`.
+
+        Args:
+            name: the column's name.
+            dtype: NumPy's name of a type of numbers, or `"utf8"` for texts of any length.
+            shape: of one actor's value; `()` is a scalar.
+        """
+        sizes = [whole_number("a size of the shape", size, 0) for size in shape]
+        return self._add_extra("extra", name, dtype, sizes, observed=False)
+
+    def text_observation(self, key: str) -> Self:
+        """Records an observation that is a text, `observation.<key>`, which the policy does not read.
+
+        Observations are then dicts, in which `key` has a list of texts, one for each actor; such as the mission of a
+        MiniGrid environment beside its image. A final observation has its text too.
+        """
+        return self._add_extra("text_observation", key, "utf8", [], observed=True)
+
+    def _add_extra(self, what: str, name: object, dtype: str, shape: list[int], *, observed: bool) -> Self:
+        if not isinstance(name, str) or not name:
+            msg = f"{what} takes a name that is a text, but {name!r} came"
+            raise ConfigError(msg)
+        self._extras.append((name, dtype, shape, observed))
+        return self
+
     def seed(self, seed: int) -> Self:
         """Seed of all sampling, 0 to 2**64 - 1. Without one a random seed is drawn, and written into `run.json`."""
         if not 0 <= seed < 1 << 64:
@@ -257,6 +284,7 @@ class AgentBuilder:
             most_steps=self._max_trajectory_length,
             seed=self._seed,
             keep_outputs=self._keep_outputs,
+            extras=self._extras,
             threads=self._threads,
             device=self._device or "cpu",
             description=self._describe(loaded),
@@ -286,6 +314,8 @@ class AgentBuilder:
                 "memory_trajectories": self._memory_trajectories,
                 "memory_bytes": self._memory_bytes,
                 "max_trajectory_length": self._max_trajectory_length,
+                "extras": [name for name, *_, observed in self._extras if not observed],
+                "text_observations": [name for name, *_, observed in self._extras if observed],
                 "heads": {name: policy.head for name, policy in self._policies.items()},
                 "roles": {name: dict(policy.roles or {}) for name, policy in self._policies.items()},
                 "branches": {name: policy.branches for name, policy in self._policies.items()},

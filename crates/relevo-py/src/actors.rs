@@ -9,6 +9,7 @@ use pyo3::{
 use relevo_core::{
     runtime::{ActCall, ActOptions, Actor, ActorGroup, Caller, Recording, Request, Ticket, first_nan},
     spec::DType,
+    trajectory::ExtraSpec,
 };
 use uuid::Uuid;
 
@@ -18,6 +19,7 @@ use crate::{
     detach::{Signals, detach, is_main_thread},
     error::{self, to_python},
     event_loop::{self, EventLoop, EventLoopCache},
+    extras::Extras,
     observations::Observations,
     outcome::OutcomeArguments,
 };
@@ -25,12 +27,14 @@ use crate::{
 #[pyclass(frozen, module = "relevo")]
 pub(crate) struct Actors {
     group: Arc<ActorGroup>,
+    extras: Arc<[ExtraSpec]>,
     event_loop: EventLoopCache,
 }
 
 impl Actors {
-    pub(crate) fn new(group: Arc<ActorGroup>) -> Self {
-        Self { group, event_loop: EventLoopCache::default() }
+    pub(crate) fn new(group: Arc<ActorGroup>) -> PyResult<Self> {
+        let extras = group.extras().map_err(|error| to_python(&error))?;
+        Ok(Self { group, extras, event_loop: EventLoopCache::default() })
     }
 }
 
@@ -71,7 +75,7 @@ impl Actors {
         format!("Actors({} actors)", self.group.actors.len())
     }
 
-    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True)")]
+    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None, extra=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True, extra=None)")]
     pub(crate) fn act(
         &self,
         py: Python<'_>,
@@ -79,8 +83,9 @@ impl Actors {
         mask: Option<&Bound<'_, PyAny>>,
         deterministic: Option<bool>,
         record: Option<&Bound<'_, PyAny>>,
+        extra: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<ActionBatch> {
-        let arguments = ActArguments::new(self, obs, mask, deterministic, record)?;
+        let arguments = ActArguments::new(self, obs, mask, deterministic, record, extra)?;
         let is_main = is_main_thread(py)?;
         let call = arguments.begin(py, &self.group)?;
         if self.group.actors.len() == 1 {
@@ -101,23 +106,25 @@ impl Actors {
         Ok(ActionBatch::new(results, arguments.observations.device(py)))
     }
 
-    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True)")]
+    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None, extra=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True, extra=None)")]
     pub(crate) fn act_async<'py>(
         slf: &Bound<'py, Self>,
         obs: &Bound<'py, PyAny>,
         mask: Option<&Bound<'py, PyAny>>,
         deterministic: Option<bool>,
         record: Option<&Bound<'py, PyAny>>,
+        extra: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         let running = event_loop::running(py)?;
         if this.group.actors.len() > 1 {
             // A batch by itself, for a thread of the loop's.
             let (obs, mask) = (own(obs)?, mask.map(own).transpose()?);
-            let arguments = (py.None(), slf.getattr("act")?, obs, mask, deterministic, record);
+            let extra = extra.map(|extra| own(extra)).transpose()?;
+            let arguments = (py.None(), slf.getattr("act")?, obs, mask, deterministic, record, extra);
             return running.call_method1("run_in_executor", arguments);
         }
-        let arguments = ActArguments::new(this, obs, mask, deterministic, record)?;
+        let arguments = ActArguments::new(this, obs, mask, deterministic, record, extra)?;
         let call = arguments.begin(py, &this.group)?;
         let ticket = arguments.submit(call, Caller::Turns)?;
         let event_loop = this.event_loop.of(&running)?;
@@ -169,6 +176,7 @@ struct ActArguments<'py> {
     mask: Option<Contiguous<'py>>,
     deterministic: Option<bool>,
     record: RecordArgument,
+    extras: Extras<'py>,
 }
 
 impl<'py> ActArguments<'py> {
@@ -179,11 +187,18 @@ impl<'py> ActArguments<'py> {
         mask: Option<&Bound<'py, PyAny>>,
         deterministic: Option<bool>,
         record: Option<&Bound<'py, PyAny>>,
+        extra: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
         let rows = actors.group.actors.len();
         let record = record.map(|record| RecordArgument::new(record, rows)).transpose()?;
+        let extras = if actors.extras.is_empty() && extra.is_none() {
+            Extras::default()
+        } else {
+            Extras::new(&actors.extras, obs, extra, rows)?
+        };
         Ok(Self {
-            observations: Observations::new(obs, || actors.observation_names())?,
+            extras,
+            observations: Observations::new(obs, &actors.extras, || actors.observation_names())?,
             mask: mask.map(|mask| mask_bytes(mask, &actors.group.actors)).transpose()?,
             deterministic,
             record: record.unwrap_or(RecordArgument::Same(true)),
@@ -235,6 +250,7 @@ impl<'py> ActArguments<'py> {
             mask: self.mask.as_ref().map(Contiguous::bytes),
             deterministic: self.deterministic,
             record: self.record.rows().keeps(0),
+            extras: &self.extras.inputs(),
         };
         call.submit(&request, caller).map_err(|error| to_python(&error))
     }
@@ -245,6 +261,7 @@ impl<'py> ActArguments<'py> {
         if let Some(mask) = &self.mask {
             call.write_mask(mask.bytes()).map_err(|error| to_python(&error))?;
         }
+        call.write_extras(&self.extras.inputs()).map_err(|error| to_python(&error))?;
         Ok(call)
     }
 

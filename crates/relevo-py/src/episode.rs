@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use arrow_buffer::Buffer;
-use pyo3::prelude::*;
-use relevo_core::{spec::DType, trajectory};
+use pyo3::{prelude::*, types::PyDict};
+use relevo_core::{
+    spec::DType,
+    trajectory::{self, ExtraKind, ExtraValues},
+};
 use uuid::Uuid;
 
 use crate::array;
@@ -15,6 +18,25 @@ pub(crate) struct Episode(Arc<trajectory::Episode>);
 impl Episode {
     pub(crate) fn new(episode: Arc<trajectory::Episode>) -> Self {
         Self(episode)
+    }
+
+    /// The extra columns by name: those that are observations, or the others.
+    fn extra_columns<'py>(slf: &Bound<'py, Self>, observed: bool) -> PyResult<Bound<'py, PyDict>> {
+        let episode = &slf.get().0;
+        let columns = PyDict::new(slf.py());
+        for (spec, values) in episode.schema.extras.iter().zip(&episode.extras) {
+            match (&spec.kind, values) {
+                _ if spec.observed != observed => {}
+                (ExtraKind::Tensor(column), ExtraValues::Tensor(bytes)) => {
+                    let shape: Vec<usize> = std::iter::once(episode.len).chain(column.shape.iter().copied()).collect();
+                    let array = array::shared_view(slf.as_any(), bytes, column.dtype, &shape)?;
+                    columns.set_item(&spec.name, array)?;
+                }
+                (_, ExtraValues::Text(texts)) => columns.set_item(&spec.name, texts.iter().collect::<Vec<_>>())?,
+                (ExtraKind::Text, ExtraValues::Tensor(_)) => {}
+            }
+        }
+        Ok(columns)
     }
 }
 
@@ -84,6 +106,16 @@ impl Episode {
     #[getter]
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         optional(slf, slf.get().0.values.as_ref(), DType::Float32, &[slf.get().0.len])
+    }
+
+    #[getter]
+    fn extras<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        Self::extra_columns(slf, false)
+    }
+
+    #[getter]
+    fn texts<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        Self::extra_columns(slf, true)
     }
 
     #[getter]

@@ -14,6 +14,7 @@ mod episode;
 mod episode_arrays;
 mod error;
 mod event_loop;
+mod extras;
 mod final_observations;
 mod fork;
 mod logging;

@@ -4,7 +4,10 @@ use pyo3::{
     prelude::*,
     types::{PyDict, PyTuple},
 };
-use relevo_core::{runtime::ActCall, trajectory::StepSchema};
+use relevo_core::{
+    runtime::ActCall,
+    trajectory::{ExtraSpec, StepSchema},
+};
 use smallvec::SmallVec;
 
 use crate::{
@@ -20,11 +23,16 @@ pub(crate) enum Observations<'py> {
 }
 
 impl<'py> Observations<'py> {
-    /// Takes `obs` apart; `names` tells the names of the policy's observations. This may run Python code.
-    pub(crate) fn new(obs: &Bound<'py, PyAny>, names: impl FnOnce() -> Vec<String>) -> PyResult<Self> {
+    /// Takes `obs` apart; `names` tells the names of the policy's observations, `extras` which entries are texts beside them. This
+    /// may run Python code.
+    pub(crate) fn new(
+        obs: &Bound<'py, PyAny>,
+        extras: &[ExtraSpec],
+        names: impl FnOnce() -> Vec<String>,
+    ) -> PyResult<Self> {
         if let Ok(dict) = obs.cast::<PyDict>() {
             let names = names();
-            let arrays = names.iter().map(|name| Contiguous::new(&entry(dict, name, names.len() == 1)?));
+            let arrays = names.iter().map(|name| Contiguous::new(&entry(dict, name, names.len() == 1, extras)?));
             return arrays.collect::<PyResult<_>>().map(Self::Several);
         }
         if let Ok(tuple) = obs.cast::<PyTuple>() {
@@ -80,13 +88,21 @@ impl<'py> Observations<'py> {
 }
 
 /// The entry `name` of a dict; entries that nobody asks for are passed over. Where the policy observes one array and the
-/// dict holds one, that is it, whatever its name.
-pub(crate) fn entry<'py>(dict: &Bound<'py, PyDict>, name: &str, only: bool) -> PyResult<Bound<'py, PyAny>> {
+/// dict holds one, beside the texts among `extras`, that is it, whatever its name.
+pub(crate) fn entry<'py>(
+    dict: &Bound<'py, PyDict>,
+    name: &str,
+    only: bool,
+    extras: &[ExtraSpec],
+) -> PyResult<Bound<'py, PyAny>> {
     if let Some(value) = dict.get_item(name)? {
         return Ok(value);
     }
-    match dict.values().iter().next() {
-        Some(value) if only && dict.len() == 1 => Ok(value),
+    let is_text =
+        |key: &Bound<'_, PyAny>| extras.iter().any(|extra| extra.observed && key.eq(&extra.name).unwrap_or(false));
+    let mut others = dict.iter().filter(|(key, _)| !is_text(key));
+    match (others.next(), others.next()) {
+        (Some((_, value)), None) if only => Ok(value),
         _ => Err(error::contract(&format!(
             "the observation `{name}`, which the policy observes, is missing; the dict has the keys {}. Rename the \
              environment's observations by a wrapper (gymnasium.wrappers.TransformObservation), or the model's input",

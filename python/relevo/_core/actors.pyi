@@ -1,4 +1,4 @@
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, final
 from uuid import UUID
 
@@ -36,10 +36,11 @@ class Actors:
     def __len__(self) -> int: ...
     def act(
         self,
-        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike | Sequence[str]] | tuple[npt.ArrayLike, ...],
         mask: npt.ArrayLike | None = None,
         deterministic: bool | None = None,
         record: bool | npt.NDArray[np.bool_] = True,
+        extra: dict[str, npt.ArrayLike | Sequence[str]] | None = None,
     ) -> ActionBatch:
         """One action for each actor, by one forward pass for each policy.
 
@@ -55,10 +56,12 @@ class Actors:
             record: whether the step belongs into the trajectory; an array `[N]` says it for each actor. An action that
                 was asked for with `record=False`, and that nothing is observed for, leaves no trace; where it is
                 observed, the environment has moved on unseen, and the actor's open episode ends as an incomplete one.
+            extra: values of the columns that the builder's `extra` declared, by name: arrays `[N, …]` of the declared
+                dtype, or lists of N texts. Needed of all of them, unless nothing is recorded.
 
         Raises:
-            ContractError: an observation or mask of another shape or dtype, NaN in one of them, a mask that allows
-                nothing.
+            ContractError: an observation, mask or extra value of another shape or dtype, one that is missing, NaN in an
+                observation or mask, a mask that allows nothing.
             InferenceError: the model failed or gave NaN; the message names the actor, whose id is in `actor_id`.
                 Nothing is recorded for the call.
             ActorNotFoundError: an actor was removed.
@@ -69,10 +72,11 @@ class Actors:
 
     def act_async(
         self,
-        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike | Sequence[str]] | tuple[npt.ArrayLike, ...],
         mask: npt.ArrayLike | None = None,
         deterministic: bool | None = None,
         record: bool | npt.NDArray[np.bool_] = True,
+        extra: dict[str, npt.ArrayLike | Sequence[str]] | None = None,
     ) -> Awaitable[ActionBatch]:
         """The awaitable twin of `act`, for tasks of a running asyncio loop.
 

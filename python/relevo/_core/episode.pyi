@@ -51,6 +51,14 @@ class Episode:
         """`[T]`, the policy's value of each observation; None where it told none."""
 
     @property
+    def extras(self) -> dict[str, npt.NDArray[Any] | list[str]]:
+        """What was given for each of the agent's extra columns, by name: `[T, …]`, or T texts."""
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The observations that are texts, by name: T of them, and the final one last where that is known."""
+
+    @property
     def policy_versions(self) -> npt.NDArray[np.uint64]:
         """`[T]`, the version of the policy that acted."""
 

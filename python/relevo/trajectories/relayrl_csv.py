@@ -21,7 +21,7 @@ from relevo.trajectories.files import Counter, refuse_existing, removed_on_failu
 from relevo.trajectories.relayrl_tensor import FIELDS, backend_of, cells, from_cells, from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -78,10 +78,14 @@ def _rows(episode: EpisodeData) -> Iterator[list[str]]:
         **named("action", episode.actions),
         **({} if episode.action_masks is None else {"mask": episode.action_masks.astype(np.bool_)}),
     }
-    backend = backend_of(tensors.values())
+    extras = {name: given for name, given in episode.extras.items() if not isinstance(given, list)}
+    backend = backend_of([*tensors.values(), *extras.values()])
     # Several observations, or actions, have no columns; they go into aux_data as tensors.
     columns = {name: cells(array, backend) for name, array in tensors.items() if name in TENSORS}
     others = {name: to_json(array, backend) for name, array in tensors.items() if name not in TENSORS}
+    others |= {f"observation.{name}": _strings(texts) for name, texts in episode.texts.items()}
+    for name, given in episode.extras.items():
+        others[f"extra.{name}"] = _strings(given) if isinstance(given, list) else to_json(given, backend)
     times = np.zeros(steps, np.int64) if episode.timestamps is None else episode.timestamps.view(np.int64)
     rewards, known = episode.rewards.tolist(), episode.rewards_known.tolist()
     actor = str(episode.actor_id or "")
@@ -106,6 +110,10 @@ def _rows(episode: EpisodeData) -> Iterator[list[str]]:
             "true" if done else "false",
             json.dumps(aux, allow_nan=False, ensure_ascii=False),
         ]
+
+
+def _strings(texts: list[str]) -> list[dict[str, str]]:
+    return [{"String": text} for text in texts]
 
 
 def _facts(episode: EpisodeData, step: int) -> dict[str, Any]:
@@ -177,7 +185,7 @@ class _Row:
             if array is not None:
                 self.tensors[name] = array
         for name, value in aux.items():
-            if name.startswith(("observation.", "action.")) and "Tensor" in value:
+            if "Tensor" in value:
                 self.tensors[name] = from_json(value)
         self.facts = {name: next(iter(value.values())) for name, value in aux.items() if "Tensor" not in value}
         self.reward = float(given["reward"])
@@ -195,7 +203,7 @@ def _assembled(rows: list[_Row]) -> EpisodeData:
         raise ValueError("there must be rows with an action, and after them at most one without")
     if len({row.actor for row in rows if row.actor}) > 1:
         raise ValueError("there are rows of several actors")
-    last, played = rows[-1], rows[:steps]
+    first_row, last, played = rows[0], rows[-1], rows[:steps]
     closed = len(rows) > steps
     observed = rows if closed and any(name.startswith("observation") for name in last.tensors) else played
     # The reward of an action is in the row after it.
@@ -219,7 +227,23 @@ def _assembled(rows: list[_Row]) -> EpisodeData:
         values=_floats(played, "value"),
         actor_id=UUID(last.actor) if last.actor else None,
         number=last.facts.get("episode"),
+        extras={
+            **{
+                name[len("extra.") :]: np.stack([row.tensors[name] for row in played])
+                for name in _extras(first_row.tensors)
+            },
+            **{name[len("extra.") :]: [row.facts[name] for row in played] for name in _extras(first_row.facts)},
+        },
+        texts={
+            name[len("observation.") :]: [row.facts[name] for row in observed]
+            for name in first_row.facts
+            if name.startswith("observation.")
+        },
     )
+
+
+def _extras(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith("extra.")]
 
 
 def _named_stack(rows: list[_Row], prefix: str) -> Arrays:

@@ -25,7 +25,7 @@ use crate::{
     error::{Error, Result},
     policy::PolicySlot,
     spec::{DType, shape_text},
-    trajectory::{ColumnSpec, Flags, StepSchema},
+    trajectory::{ColumnSpec, ExtraInput, Flags, StepSchema, check_inputs},
 };
 
 /// Which rows of a call belong into trajectories.
@@ -123,7 +123,7 @@ impl ActorGroup {
     ) -> Result<Arc<ActionResults>> {
         let ActOptions { deterministic, record } = *options;
         if self.actors.len() == 1 {
-            let request = Request { observations, mask, deterministic, record: record.keeps(0) };
+            let request = Request { observations, mask, deterministic, record: record.keeps(0), extras: &[] };
             return self.begin(observations, mask)?.submit(&request, Caller::Blocks)?.wait();
         }
         let mut call = self.begin(observations, mask)?;
@@ -211,9 +211,9 @@ impl ActCall<'_> {
         self.guard.leased && self.guard.work.as_ref().is_some_and(|work| !masked || work.layout.mask.is_some())
     }
 
-    /// Whether the block has no row left.
+    /// Whether the block takes no row more.
     fn is_full(&self) -> bool {
-        self.guard.work.as_ref().is_some_and(|work| work.block.rows == work.block.capacity)
+        self.guard.work.as_ref().is_some_and(|work| work.block.is_full())
     }
 
     /// How many choices a mask speaks of.
@@ -322,6 +322,15 @@ impl ActCall<'_> {
         Ok(())
     }
 
+    /// Takes the values of the extra columns of all actors, in the caller's order. A call that is recorded needs them where the
+    /// agent has such columns.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] where they are not those of the columns.
+    pub fn write_extras(&mut self, extras: &[ExtraInput<'_>]) -> Result<()> {
+        work(&mut self.guard)?.write_extras(extras)
+    }
+
     /// Runs the policies and commits the row.
     ///
     /// # Errors
@@ -330,6 +339,7 @@ impl ActCall<'_> {
         let masked = self.masked;
         let work = work(&mut self.guard)?;
         let row = work.next_row();
+        work.require_extras(!matches!(options.record, Recording::Nothing))?;
         work.refuse_nan(row)?;
         if let (Some(width), false) = (work.layout.mask, masked) {
             let cells = work.block.cells(row);
@@ -359,6 +369,31 @@ impl Work {
     /// The row that the next call fills.
     fn next_row(&self) -> usize {
         if self.layout.recorded { self.block.rows } else { 0 }
+    }
+
+    /// Takes the values of the extra columns for the row to come.
+    pub(super) fn write_extras(&mut self, extras: &[ExtraInput<'_>]) -> Result<()> {
+        if extras.is_empty() {
+            return Ok(());
+        }
+        check_inputs(&self.layout.extras, extras, self.layout.columns())?;
+        for (cells, given) in self.extras.iter_mut().zip(extras) {
+            cells.write(*given, self.order.as_deref());
+        }
+        self.extras_given = true;
+        Ok(())
+    }
+
+    /// Refuses a call that is recorded and lacks the values of extra columns.
+    pub(super) fn require_extras(&self, recorded: bool) -> Result<()> {
+        if self.extras.is_empty() || self.extras_given || !recorded {
+            return Ok(());
+        }
+        let names: Vec<_> = self.layout.extras.iter().map(|spec| spec.name.as_str()).collect();
+        Err(Error::Contract(format!(
+            "the agent records extra columns ({}), and this call gives no values for them; give them, or do not record the call",
+            names.join(", ")
+        )))
     }
 
     fn refuse_nan(&self, row: usize) -> Result<()> {
@@ -444,6 +479,12 @@ impl Work {
         }
         if !recording || self.has_muted() {
             self.mute(self.block.cells(row), recording);
+        }
+        if std::mem::take(&mut self.extras_given) && self.layout.recorded {
+            let (first, columns) = (self.block.cells(row).start, self.layout.columns());
+            for (target, cells) in self.block.extras.iter_mut().zip(&self.extras) {
+                target.copy(first, cells, 0..columns);
+            }
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         self.block.timestamps[row] = now as i64;

@@ -25,7 +25,7 @@ use crate::{
     policy::{LoadedModel, PolicySlot},
     trajectory::{
         Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, StepSchema,
-        StreamPlace, Subscription, WhenFull,
+        StreamPlace, Subscription, WhenFull, check_extras,
     },
 };
 
@@ -57,6 +57,7 @@ impl Agent {
             shared: Arc::new(AgentShared {
                 seed,
                 keep_outputs: config.keep_outputs,
+                extras: config.extras.as_slice().into(),
                 structure: Mutex::default(),
                 phase: AtomicUsize::new(BUILT),
                 birthplace: Birthplace::here(),
@@ -248,6 +249,7 @@ impl Agent {
     /// Adds `count` actors with a model of their own, which goes when the last of them goes; gives their ids.
     pub fn add_actors_with_model(&self, count: usize, policy: Arc<PolicySlot>) -> Result<Vec<Uuid>> {
         self.shared.check_changeable()?;
+        check_extras(&policy.current().schema, &self.shared.extras)?;
         let mut table = self.shared.table.write();
         if table.all_policies().any(|known| known.name() == policy.name()) {
             return Err(Error::Config(format!(

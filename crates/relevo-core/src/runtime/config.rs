@@ -6,7 +6,7 @@ use super::routers::MOST_ROUTERS;
 use crate::{
     error::{Error, Result},
     policy::PolicySlot,
-    trajectory::{MemoryLimit, WriterOptions},
+    trajectory::{ExtraSpec, MemoryLimit, WriterOptions, check_extras},
 };
 
 /// How single calls are batched.
@@ -77,6 +77,8 @@ pub struct AgentConfig {
     pub seed: Option<u64>,
     /// Whether raw outputs are handed out with the actions.
     pub keep_outputs: bool,
+    /// Columns that callers fill: each call that is recorded gives a value for each of them.
+    pub extras: Vec<ExtraSpec>,
     /// The resolved configuration in words of the caller's, for `run.json`.
     pub description: serde_json::Value,
 }
@@ -96,6 +98,7 @@ impl AgentConfig {
             most_steps: None,
             seed: None,
             keep_outputs: false,
+            extras: Vec::new(),
             description: serde_json::Value::Null,
         }
     }
@@ -114,6 +117,9 @@ impl AgentConfig {
         }
         if self.batching.max_batch == 0 {
             return Err(Error::Config("max_batch must be at least 1, but is 0".into()));
+        }
+        for policy in &self.policies {
+            check_extras(&policy.current().schema, &self.extras)?;
         }
         for (index, policy) in self.policies.iter().enumerate() {
             if self.policies[..index].iter().any(|other| other.name() == policy.name()) {

@@ -22,7 +22,7 @@ use super::{
     block::{Block, Flags},
     builder::{Columns, End, EpisodeBuilder, Finished},
     episode::Episode,
-    finals::Finals,
+    finals::{Finals, LastObservation},
     index::StreamPlace,
     memory::{Memory, MemoryLimit},
     recorder_stats::RecorderStats,
@@ -200,7 +200,7 @@ impl Recorder {
     }
 
     fn await_room(&self, block: &Block) {
-        let bytes = block.layout.bytes(block.capacity);
+        let bytes = block.bytes();
         let mut queued = self.shared.queued.lock();
         let mut since = None;
         while *queued > 0 && *queued + bytes > QUEUE_BYTES && !self.shared.ended.load(Ordering::Acquire) {
@@ -221,7 +221,7 @@ impl Recorder {
     }
 
     fn send(&self, block: Block, message: impl FnOnce(Block) -> Message) {
-        *self.shared.queued.lock() += block.layout.bytes(block.capacity);
+        *self.shared.queued.lock() += block.bytes();
         if self.sender.send(message(block)).is_err() {
             self.shared.tell(gone());
         }
@@ -366,14 +366,14 @@ impl Worker {
                 Ok(Message::Block { mut block, spares }) => {
                     self.cut(&block, false);
                     self.write_parts();
-                    self.shared.taken(block.layout.bytes(block.capacity));
+                    self.shared.taken(block.bytes());
                     block.clear();
                     // A spare too many is dropped.
                     drop(spares.push(block));
                 }
                 Ok(Message::LastBlock(block)) => {
                     self.cut(&block, true);
-                    self.shared.taken(block.layout.bytes(block.capacity));
+                    self.shared.taken(block.bytes());
                 }
                 Ok(Message::Interrupt(ordinal)) => self.interrupt(ordinal),
                 Ok(Message::Model(model)) => self.write(|writer| writer.add_model(model)),
@@ -456,7 +456,8 @@ impl Worker {
                 self.append_all(block, column, segment, rows.start..next);
             }
             let end = End { terminated: false, truncated: true, complete: true };
-            self.finish(actor.ordinal, end, Some(&block.observation_of(next, column)));
+            let (bytes, texts) = (block.observation_of(next, column), block.texts_of(next, column));
+            self.finish(actor.ordinal, end, Some(LastObservation { bytes: &bytes, texts: &texts }));
             rows.start = next;
         }
         self.append_all(block, column, segment, rows);
@@ -511,7 +512,7 @@ impl Worker {
         self.finish(ordinal, End { terminated: false, truncated: false, complete: false }, None);
     }
 
-    fn finish(&mut self, ordinal: u32, end: End, last: Option<&[u8]>) {
+    fn finish(&mut self, ordinal: u32, end: End, last: Option<LastObservation<'_>>) {
         let Some(builder) = self.open.remove(&ordinal) else { return };
         let stats = &self.shared.stats;
         stats.rewards_missing.fetch_add(builder.rewards_missing() as u64, Ordering::Relaxed);
