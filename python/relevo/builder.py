@@ -14,7 +14,7 @@ from relevo._core import Agent, ModelModule
 from relevo.checks import seconds as checked_seconds
 from relevo.checks import whole_number
 from relevo.errors import ConfigError
-from relevo.record_settings import Compression, Fsync, OnFailure, RecordSettings
+from relevo.record_settings import Compression, Format, Fsync, OnFailure, RecordSettings
 from relevo.settings import Bounds, Head, Normalization, PolicySettings, by_name
 from relevo.shutdown import shut_down_at_exit
 
@@ -165,7 +165,7 @@ class AgentBuilder:
     def record(
         self,
         path: str | os.PathLike[str],
-        format: Literal["arrow"] = "arrow",  # noqa: A002
+        format: Format = "arrow",  # noqa: A002
         *,
         compression: Compression = "none",
         fsync: Fsync = "segment",
@@ -178,7 +178,9 @@ class AgentBuilder:
 
         Args:
             path: the folder; it must not hold a run yet, unless `resume` is set.
-            format: how segments are written: `"arrow"`.
+            format: `"arrow"`, segments of many episodes, which `relevo.open_run` reads; or `"csv"`, a file with the
+                columns of RelayRL for each episode, for `relevo.trajectories.from_csv`: larger, slower, not compressed,
+                and not to be gone on with.
             compression: `"none"`, `"lz4"` (fast) or `"zstd"` (small).
             fsync: when the system is asked to put on the disk what was written, so that it outlives a power cut:
                 `"never"`, `"segment"` (when one is closed) or `"batch"` (after each, about once a second). A process
@@ -193,11 +195,8 @@ class AgentBuilder:
         Raises:
             ConfigError: a setting is none of these.
         """
-        if cast("str", format) != "arrow":
-            msg = f'the format "{format}" is not known; the only one is "arrow"'
-            raise ConfigError(msg)
         self._record = RecordSettings(
-            Path(path), compression, fsync, segment_bytes, segment_seconds, resume, on_failure
+            Path(path), format, compression, fsync, segment_bytes, segment_seconds, resume, on_failure
         )
         return self
 

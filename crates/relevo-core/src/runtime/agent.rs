@@ -24,7 +24,7 @@ use crate::{
     fork::Birthplace,
     policy::{LoadedModel, PolicySlot},
     trajectory::{
-        Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, StepSchema,
+        Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, Sink, StepSchema,
         StreamPlace, Subscription, WhenFull, check_extras,
     },
 };
@@ -110,17 +110,17 @@ impl Agent {
     }
 
     /// The writer of the run folder, if there is one, and the number of the first episode.
-    fn open_folder(&self) -> Result<(Option<RunWriter>, u64)> {
+    fn open_folder(&self) -> Result<(Option<Sink>, u64)> {
         let Some(record) = &self.config.record else { return Ok((None, 0)) };
         let models = self.shared.table.read().policies.iter().map(|policy| model_info(policy)).collect();
         if let Some((mut writer, first_episode)) = self.resumed.lock().take() {
             for model in models {
                 writer.add_model(model)?;
             }
-            return Ok((Some(writer), first_episode));
+            return Ok((Some(Sink::Arrow(writer)), first_episode));
         }
         let info = RunInfo::new(self.shared.seed, self.config.description.clone(), models);
-        Ok((Some(RunWriter::create(&record.folder, &info, record.options)?), 0))
+        Ok((Some(Sink::create(&record.folder, &info, record.format, record.options)?), 0))
     }
 
     /// How far the actors' random streams have been used.
