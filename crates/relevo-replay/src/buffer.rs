@@ -146,6 +146,7 @@ impl ReplayBuffer {
     pub fn add(&self, steps: &Steps<'_>) -> Result<()> {
         self.check(steps)?;
         let size = self.schema.columns()[self.schema.observation()].row_bytes();
+        let streams = self.streams.open(steps.envs.iter().copied().max().unwrap_or(0));
         let first = self.ring.claim(steps.count);
         for row in 0..steps.count {
             let ticket = first + row as Ticket;
@@ -165,7 +166,7 @@ impl ReplayBuffer {
                 }
                 _ => Next::Unknown,
             };
-            let previous = self.streams.advance(facts.env, (!facts.ended()).then_some(ticket));
+            let previous = streams.advance(facts.env, (!facts.ended()).then_some(ticket));
             self.ring.commit(ticket, previous, next, facts);
             if let Some(previous) = previous {
                 self.ring.link(previous, ticket);
@@ -186,9 +187,10 @@ impl ReplayBuffer {
         let mut batch = Batch::new(columns, &columns[self.schema.observation()], count);
         let mut drawing = self.drawing.lock();
         let Drawing { state, random, draws } = &mut *drawing;
-        state.draw(&self.ring, count, random, draws)?;
+        state.draw_unseen(&self.ring, count, random, draws)?;
         let (weighing, drawn) = (Weighing::of(state), std::mem::take(draws));
         drop(drawing);
+        self.warm(&drawn);
         for (row, draw) in drawn.iter().enumerate() {
             let mut draw = *draw;
             let mut tries = 0;
@@ -252,6 +254,16 @@ impl ReplayBuffer {
             State::Prioritized(state) => state.set_beta(beta),
             State::Uniform => Err(no_priorities()),
         }
+    }
+
+    /// Fetches the steps that were drawn, and those behind them.
+    fn warm(&self, draws: &[Draw]) {
+        let first = draws.iter().fold(0, |all, draw| all ^ self.ring.warm(draw.ticket));
+        let next = draws.iter().fold(first, |all, draw| match self.ring.linked(draw.ticket) {
+            Next::Step(next) => all ^ self.ring.warm(next),
+            _ => all,
+        });
+        std::hint::black_box(next);
     }
 
     /// Copies a transition into a row; `false` where a step of it was written over meanwhile.
@@ -325,19 +337,19 @@ impl ReplayBuffer {
                 steps.columns.len()
             )));
         }
-        let mut lengths: Vec<(&str, usize, usize)> = columns
+        let values = columns
             .iter()
             .zip(steps.columns)
-            .map(|(column, bytes)| (column.key.as_str(), column.row_bytes() * steps.count, bytes.len()))
-            .collect();
+            .map(|(column, bytes)| (column.key.as_str(), column.row_bytes() * steps.count, bytes.len()));
         let observed = columns[self.schema.observation()].row_bytes() * steps.count;
-        lengths.extend(steps.final_observations.map(|finals| ("final observation", observed, finals.len())));
-        lengths.extend([
+        let finals = steps.final_observations.map(|finals| ("final observation", observed, finals.len()));
+        let flags = [
             ("terminated", steps.count, steps.terminated.len()),
             ("truncated", steps.count, steps.truncated.len()),
             ("env", steps.count, steps.envs.len()),
-        ]);
-        if let Some((name, expected, came)) = lengths.into_iter().find(|(_, expected, came)| expected != came) {
+        ];
+        let mut lengths = values.chain(finals).chain(flags);
+        if let Some((name, expected, came)) = lengths.find(|(_, expected, came)| expected != came) {
             return Err(Error::Contract(format!(
                 "`{name}` of {} steps takes {expected} bytes or numbers, but {came} came",
                 steps.count

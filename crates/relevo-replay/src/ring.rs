@@ -18,6 +18,11 @@ const NEXT: usize = 1;
 const PREVIOUS: usize = 2;
 const FACTS: usize = 3;
 
+/// Words of a cache line.
+const LINE: usize = 8;
+/// Words of a step that are fetched beforehand; behind them the processor knows what comes next by itself.
+const WARM: usize = 8 * LINE;
+
 /// What follows a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -168,6 +173,11 @@ impl Ring {
         self.word(ticket, OWNER).load(Ordering::Relaxed) == whole(ticket)
     }
 
+    /// What its header says that follows the step.
+    pub(crate) fn linked(&self, ticket: Ticket) -> Next {
+        Next::of(self.word(ticket, NEXT).load(Ordering::Relaxed))
+    }
+
     /// What follows the step.
     pub(crate) fn next(&self, ticket: Ticket) -> Next {
         match Next::of(self.word(ticket, NEXT).load(Ordering::Acquire)) {
@@ -183,6 +193,14 @@ impl Ring {
 
     pub(crate) fn facts(&self, ticket: Ticket) -> Facts {
         Facts::of(self.word(ticket, FACTS).load(Ordering::Relaxed))
+    }
+
+    /// Has the processor fetch a step, or the beginning of a large one: many steps that are read one after the other are waited
+    /// for together.
+    pub(crate) fn warm(&self, ticket: Ticket) -> u64 {
+        let start = self.start(ticket);
+        let words = (start..start + self.stride.min(WARM)).step_by(LINE);
+        words.fold(0, |all, at| all ^ self.words.get(at).load(Ordering::Relaxed))
     }
 
     /// Reads a column, at its offset in words.

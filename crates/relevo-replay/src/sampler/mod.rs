@@ -56,7 +56,22 @@ impl State {
         })
     }
 
-    /// Draws as many as `draws` is to hold; with what weights are to be divided by.
+    /// Draws steps, of which some may turn out to be such as cannot be drawn: for those, others are asked for by
+    /// [`draw`](Self::draw).
+    pub(crate) fn draw_unseen(
+        &mut self,
+        ring: &Ring,
+        count: usize,
+        random: &mut Xoshiro256PlusPlus,
+        draws: &mut Vec<Draw>,
+    ) -> Result<()> {
+        match self {
+            Self::Uniform => uniform::draw_unseen(ring, count, random, draws),
+            Self::Prioritized(state) => state.draw(ring, count, random, draws),
+        }
+    }
+
+    /// Draws steps.
     pub(crate) fn draw(
         &mut self,
         ring: &Ring,

@@ -13,6 +13,18 @@ use crate::{
 /// Steps that cannot be drawn yet are passed over; after so many of them in a row, all are looked at.
 const MISSES: usize = 256;
 
+/// Draws steps of which it has not been looked at whether they can be drawn: nearly all can, and whoever copies them sees.
+pub(super) fn draw_unseen(ring: &Ring, count: usize, random: &mut Xoshiro256PlusPlus, draws: &mut Vec<Draw>) -> Result<()> {
+    draws.clear();
+    let (oldest, cursor) = (ring.oldest(), ring.cursor());
+    if oldest == cursor {
+        return Err(empty());
+    }
+    let probability = 1.0 / (cursor - oldest) as f64;
+    draws.extend((0..count).map(|_| Draw { ticket: random.random_range(oldest..cursor), probability }));
+    Ok(())
+}
+
 pub(super) fn draw(ring: &Ring, count: usize, random: &mut Xoshiro256PlusPlus, draws: &mut Vec<Draw>) -> Result<()> {
     draws.clear();
     let (oldest, cursor) = (ring.oldest(), ring.cursor());
