@@ -8,7 +8,7 @@ use crate::{
     batch::{Batch, Draw},
     closings::Closings,
     error::{Error, Result},
-    ring::{Facts, Next, Ring, Ticket},
+    ring::{Facts, Next, Place, Ring, Ticket},
     sampler::{Prioritized, Sampler, State, UpdateReport},
     schema::{Schema, WORD},
     streams::Streams,
@@ -147,18 +147,17 @@ impl ReplayBuffer {
         self.check(steps)?;
         let size = self.schema.columns()[self.schema.observation()].row_bytes();
         let streams = self.streams.open(steps.envs.iter().copied().max().unwrap_or(0));
-        let first = self.ring.claim(steps.count);
+        let mut place = self.ring.place(self.ring.claim(steps.count));
         for row in 0..steps.count {
-            let ticket = first + row as Ticket;
             let facts = Facts {
                 env: steps.envs[row],
                 terminated: steps.terminated[row] != 0,
                 truncated: steps.truncated[row] != 0,
             };
-            let replaced = self.ring.begin(ticket);
+            let replaced = self.ring.begin(place);
             for (column, bytes) in steps.columns.iter().enumerate() {
                 let size = self.schema.columns()[column].row_bytes();
-                self.ring.write(ticket, self.schema.offset(column), &bytes[row * size..(row + 1) * size]);
+                self.ring.write(place, self.schema.offset(column), &bytes[row * size..(row + 1) * size]);
             }
             let next = match steps.final_observations {
                 Some(finals) if facts.ended() => {
@@ -166,14 +165,15 @@ impl ReplayBuffer {
                 }
                 _ => Next::Unknown,
             };
-            let previous = streams.advance(facts.env, (!facts.ended()).then_some(ticket));
-            self.ring.commit(ticket, previous, next, facts);
+            let previous = streams.advance(facts.env, (!facts.ended()).then_some(place.ticket));
+            self.ring.commit(place, previous, next, facts);
             if let Some(previous) = previous {
-                self.ring.link(previous, ticket);
+                self.ring.link(self.ring.place(previous), place.ticket);
             }
-            if let Next::Closing(place) = replaced {
-                self.closings.release(place);
+            if let Next::Closing(apart) = replaced {
+                self.closings.release(apart);
             }
+            place = self.ring.behind(place);
         }
         Ok(())
     }
@@ -258,9 +258,9 @@ impl ReplayBuffer {
 
     /// Fetches the steps that were drawn, and those behind them.
     fn warm(&self, draws: &[Draw]) {
-        let first = draws.iter().fold(0, |all, draw| all ^ self.ring.warm(draw.ticket));
-        let next = draws.iter().fold(first, |all, draw| match self.ring.linked(draw.ticket) {
-            Next::Step(next) => all ^ self.ring.warm(next),
+        let first = draws.iter().fold(0, |all, draw| all ^ self.ring.warm(self.ring.place(draw.ticket)));
+        let next = draws.iter().fold(first, |all, draw| match self.ring.linked(self.ring.place(draw.ticket)) {
+            Next::Step(next) => all ^ self.ring.warm(self.ring.place(next)),
             _ => all,
         });
         std::hint::black_box(next);
@@ -268,6 +268,7 @@ impl ReplayBuffer {
 
     /// Copies a transition into a row; `false` where a step of it was written over meanwhile.
     fn copy(&self, first: Ticket, row: usize, batch: &mut Batch) -> bool {
+        let first = self.ring.place(first);
         let Some(Transition { steps, after, end }) = transition::find(&self.ring, first, self.horizon.steps) else {
             return false;
         };
@@ -301,13 +302,13 @@ impl ReplayBuffer {
         batch.steps[row] = steps.len() as u32;
         batch.discounts[row] = discount as f32;
         batch.envs[row] = self.ring.facts(first).env;
-        batch.indices[row] = self.ring.slot(first) as i64;
-        batch.keys[row] = first;
+        batch.indices[row] = first.slot as i64;
+        batch.keys[row] = first.ticket;
         true
     }
 
     /// Puts the return of several steps in the place of the first one's reward; gives the discount behind them.
-    fn add_up(&self, steps: &[Ticket], reward: usize, row: usize, batch: &mut Batch) -> f64 {
+    fn add_up(&self, steps: &[Place], reward: usize, row: usize, batch: &mut Batch) -> f64 {
         let size = self.schema.columns()[reward].row_bytes();
         let (mut sum, mut discount) = (0.0, 1.0);
         for step in steps {
@@ -374,8 +375,13 @@ impl ReplayBuffer {
 enum Weighing {
     /// All are 1.
     Even,
-    ByBatch { beta: f64 },
-    ByBuffer { beta: f64, least: f64 },
+    ByBatch {
+        beta: f64,
+    },
+    ByBuffer {
+        beta: f64,
+        least: f64,
+    },
 }
 
 impl Weighing {
@@ -406,5 +412,7 @@ impl Weighing {
 }
 
 fn no_priorities() -> Error {
-    Error::Contract("this buffer draws each step alike; make it with a Prioritized sampler to give it priorities".into())
+    Error::Contract(
+        "this buffer draws each step alike; make it with a Prioritized sampler to give it priorities".into(),
+    )
 }

@@ -78,6 +78,14 @@ impl Facts {
     }
 }
 
+/// Where a step is. To find it takes a division, which is done once for all that is asked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) ticket: Ticket,
+    /// Its place in the ring.
+    pub(crate) slot: usize,
+}
+
 /// The steps of a buffer, the newest `capacity` of them.
 #[derive(Debug)]
 pub(crate) struct Ring {
@@ -115,8 +123,14 @@ impl Ring {
     }
 
     /// The place of a step.
-    pub(crate) fn slot(&self, ticket: Ticket) -> usize {
-        (ticket % self.capacity as u64) as usize
+    pub(crate) fn place(&self, ticket: Ticket) -> Place {
+        Place { ticket, slot: (ticket % self.capacity as u64) as usize }
+    }
+
+    /// The place behind another.
+    pub(crate) fn behind(&self, place: Place) -> Place {
+        let slot = if place.slot + 1 == self.capacity { 0 } else { place.slot + 1 };
+        Place { ticket: place.ticket + 1, slot }
     }
 
     /// Takes so many tickets; the first of them.
@@ -125,95 +139,100 @@ impl Ring {
     }
 
     /// Begins to write the step of a ticket that was claimed. Tells what followed the step that was there.
-    pub(crate) fn begin(&self, ticket: Ticket) -> Next {
-        let owner = self.word(ticket, OWNER);
+    pub(crate) fn begin(&self, place: Place) -> Next {
+        let owner = self.word(place, OWNER);
         // Whoever has the place from a round ago is done, unless it slept through a whole round.
-        let before = ticket.checked_sub(self.capacity as u64).map_or(0, whole);
+        let before = place.ticket.checked_sub(self.capacity as u64).map_or(0, whole);
         while owner.load(Ordering::Acquire) != before {
             std::thread::yield_now();
         }
-        let replaced = if before == 0 { Next::Unknown } else { Next::of(self.word(ticket, NEXT).load(Ordering::Acquire)) };
-        owner.store(whole(ticket) - 1, Ordering::Relaxed);
+        let replaced =
+            if before == 0 { Next::Unknown } else { Next::of(self.word(place, NEXT).load(Ordering::Acquire)) };
+        owner.store(whole(place.ticket) - 1, Ordering::Relaxed);
         // What is written from now on is seen after the step is seen as half written.
         fence(Ordering::Release);
         replaced
     }
 
     /// Writes a column, at its offset in words.
-    pub(crate) fn write(&self, ticket: Ticket, offset: usize, bytes: &[u8]) {
-        self.words.write(self.start(ticket) + HEADER + offset, bytes);
+    pub(crate) fn write(&self, place: Place, offset: usize, bytes: &[u8]) {
+        self.words.write(self.start(place) + HEADER + offset, bytes);
     }
 
     /// Makes the step whole.
-    pub(crate) fn commit(&self, ticket: Ticket, previous: Option<Ticket>, next: Next, facts: Facts) {
-        self.word(ticket, NEXT).store(next.word(), Ordering::Relaxed);
-        self.word(ticket, PREVIOUS).store(previous.map_or(0, |previous| previous + 1), Ordering::Relaxed);
-        self.word(ticket, FACTS).store(facts.word(), Ordering::Relaxed);
-        self.word(ticket, OWNER).store(whole(ticket), Ordering::Release);
+    pub(crate) fn commit(&self, place: Place, previous: Option<Ticket>, next: Next, facts: Facts) {
+        self.word(place, NEXT).store(next.word(), Ordering::Relaxed);
+        self.word(place, PREVIOUS).store(previous.map_or(0, |previous| previous + 1), Ordering::Relaxed);
+        self.word(place, FACTS).store(facts.word(), Ordering::Relaxed);
+        self.word(place, OWNER).store(whole(place.ticket), Ordering::Release);
     }
 
     /// Says that `next` follows `ticket`, whose step may be gone.
-    pub(crate) fn link(&self, ticket: Ticket, next: Ticket) {
-        if self.holds(ticket) {
+    pub(crate) fn link(&self, place: Place, next: Ticket) {
+        if self.holds(place) {
             // Should the step be written over just now, this is a link that its follower does not return; see `next`.
             let unknown = Next::Unknown.word();
             let link = Next::Step(next).word();
-            let _ = self.word(ticket, NEXT).compare_exchange(unknown, link, Ordering::Release, Ordering::Relaxed);
+            let _ = self.word(place, NEXT).compare_exchange(unknown, link, Ordering::Release, Ordering::Relaxed);
         }
     }
 
     /// Whether the step of this ticket is there, and whole.
-    pub(crate) fn holds(&self, ticket: Ticket) -> bool {
-        self.word(ticket, OWNER).load(Ordering::Acquire) == whole(ticket)
+    pub(crate) fn holds(&self, place: Place) -> bool {
+        self.word(place, OWNER).load(Ordering::Acquire) == whole(place.ticket)
     }
 
     /// As [`holds`](Self::holds), after words of the step were read: whether they are all of that step.
-    pub(crate) fn still_holds(&self, ticket: Ticket) -> bool {
+    pub(crate) fn still_holds(&self, place: Place) -> bool {
         fence(Ordering::Acquire);
-        self.word(ticket, OWNER).load(Ordering::Relaxed) == whole(ticket)
+        self.word(place, OWNER).load(Ordering::Relaxed) == whole(place.ticket)
     }
 
     /// What its header says that follows the step.
-    pub(crate) fn linked(&self, ticket: Ticket) -> Next {
-        Next::of(self.word(ticket, NEXT).load(Ordering::Relaxed))
+    pub(crate) fn linked(&self, place: Place) -> Next {
+        Next::of(self.word(place, NEXT).load(Ordering::Relaxed))
     }
 
     /// What follows the step.
-    pub(crate) fn next(&self, ticket: Ticket) -> Next {
-        match Next::of(self.word(ticket, NEXT).load(Ordering::Acquire)) {
-            Next::Step(next) if !self.holds(next) || self.previous(next) != Some(ticket) => Next::Unknown,
+    pub(crate) fn next(&self, place: Place) -> Next {
+        match Next::of(self.word(place, NEXT).load(Ordering::Acquire)) {
+            Next::Step(next) => {
+                let behind = self.place(next);
+                let is_so = self.holds(behind) && self.previous(behind) == Some(place.ticket);
+                if is_so { Next::Step(next) } else { Next::Unknown }
+            }
             next => next,
         }
     }
 
     /// The step before it in its episode; it may be gone.
-    pub(crate) fn previous(&self, ticket: Ticket) -> Option<Ticket> {
-        self.word(ticket, PREVIOUS).load(Ordering::Relaxed).checked_sub(1)
+    pub(crate) fn previous(&self, place: Place) -> Option<Ticket> {
+        self.word(place, PREVIOUS).load(Ordering::Relaxed).checked_sub(1)
     }
 
-    pub(crate) fn facts(&self, ticket: Ticket) -> Facts {
-        Facts::of(self.word(ticket, FACTS).load(Ordering::Relaxed))
+    pub(crate) fn facts(&self, place: Place) -> Facts {
+        Facts::of(self.word(place, FACTS).load(Ordering::Relaxed))
     }
 
     /// Has the processor fetch a step, or the beginning of a large one: many steps that are read one after the other are waited
     /// for together.
-    pub(crate) fn warm(&self, ticket: Ticket) -> u64 {
-        let start = self.start(ticket);
+    pub(crate) fn warm(&self, place: Place) -> u64 {
+        let start = self.start(place);
         let words = (start..start + self.stride.min(WARM)).step_by(LINE);
         words.fold(0, |all, at| all ^ self.words.get(at).load(Ordering::Relaxed))
     }
 
     /// Reads a column, at its offset in words.
-    pub(crate) fn read(&self, ticket: Ticket, offset: usize, bytes: &mut [u8]) {
-        self.words.read(self.start(ticket) + HEADER + offset, bytes);
+    pub(crate) fn read(&self, place: Place, offset: usize, bytes: &mut [u8]) {
+        self.words.read(self.start(place) + HEADER + offset, bytes);
     }
 
-    fn start(&self, ticket: Ticket) -> usize {
-        self.slot(ticket) * self.stride
+    fn start(&self, place: Place) -> usize {
+        place.slot * self.stride
     }
 
-    fn word(&self, ticket: Ticket, at: usize) -> &AtomicU64 {
-        self.words.get(self.start(ticket) + at)
+    fn word(&self, place: Place, at: usize) -> &AtomicU64 {
+        self.words.get(self.start(place) + at)
     }
 }
 

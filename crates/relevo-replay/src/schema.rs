@@ -37,7 +37,10 @@ impl Schema {
         let place = |name: &str| columns.iter().position(|column| column.key == name);
         for (index, column) in columns.iter().enumerate() {
             if place(&column.key) != Some(index) {
-                return Err(Error::Config(format!("two columns are named `{}`; give each a name of its own", column.key)));
+                return Err(Error::Config(format!(
+                    "two columns are named `{}`; give each a name of its own",
+                    column.key
+                )));
             }
         }
         let names = || columns.iter().map(|column| column.key.as_str()).collect::<Vec<_>>().join(", ");

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use crate::ring::{Facts, Next, Ring, Ticket};
+use crate::ring::{Facts, Next, Place, Ring};
 
 /// How steps are put together.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,7 +21,7 @@ pub(crate) struct Horizon {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
     /// The observation of this step.
-    Step(Ticket),
+    Step(Place),
     /// Kept apart, at this place.
     Closing(u32),
 }
@@ -30,7 +30,7 @@ pub(crate) enum After {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Transition {
     /// The steps, the first of which is the one that was asked for.
-    pub(crate) steps: SmallVec<[Ticket; 8]>,
+    pub(crate) steps: SmallVec<[Place; 8]>,
     /// What is observed after them.
     pub(crate) after: After,
     /// Of the last step.
@@ -38,29 +38,33 @@ pub(crate) struct Transition {
 }
 
 /// The transition that begins with a step; `None` where the step is gone, or nothing is known yet of what followed it.
-pub(crate) fn find(ring: &Ring, first: Ticket, steps: usize) -> Option<Transition> {
+pub(crate) fn find(ring: &Ring, first: Place, steps: usize) -> Option<Transition> {
     if !ring.holds(first) {
         return None;
     }
     let mut found = SmallVec::new();
-    let mut ticket = first;
+    let mut place = first;
     loop {
-        let (facts, next) = (ring.facts(ticket), ring.next(ticket));
+        let (facts, next) = (ring.facts(place), ring.next(place));
         // A termination has no value behind it, so that any observation does where its own is not known.
         let after = match next {
-            Next::Step(next) if !facts.ended() => Some(After::Step(next)),
-            Next::Closing(place) => Some(After::Closing(place)),
-            _ if facts.terminated => Some(After::Step(ticket)),
+            Next::Step(next) if !facts.ended() => Some(After::Step(ring.place(next))),
+            Next::Closing(apart) => Some(After::Closing(apart)),
+            _ if facts.terminated => Some(After::Step(place)),
             _ => None,
         };
         let Some(after) = after else {
             // What came before is a transition that ends with what is observed here.
             let last = *found.last()?;
-            return ring.still_holds(first).then(|| Transition { steps: found, after: After::Step(ticket), end: ring.facts(last) });
+            return ring.still_holds(first).then(|| Transition {
+                steps: found,
+                after: After::Step(place),
+                end: ring.facts(last),
+            });
         };
-        found.push(ticket);
+        found.push(place);
         match after {
-            After::Step(next) if !facts.ended() && found.len() < steps => ticket = next,
+            After::Step(next) if !facts.ended() && found.len() < steps => place = next,
             after => return ring.still_holds(first).then_some(Transition { steps: found, after, end: facts }),
         }
     }

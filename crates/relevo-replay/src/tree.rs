@@ -40,7 +40,8 @@ pub(crate) struct Least;
 
 impl Fold for Least {
     fn fold(children: &[f64; FAN]) -> f64 {
-        let least = children.iter().fold(f64::INFINITY, |least, child| if *child > 0.0 { least.min(*child) } else { least });
+        let least =
+            children.iter().fold(f64::INFINITY, |least, child| if *child > 0.0 { least.min(*child) } else { least });
         if least.is_finite() { least } else { 0.0 }
     }
 }

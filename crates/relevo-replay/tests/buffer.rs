@@ -108,8 +108,12 @@ fn floats(bytes: &[u8]) -> &[f32] {
 }
 
 fn played() -> impl Strategy<Value = Played> {
-    (0..4_u32, prop::bool::weighted(0.15), prop::bool::weighted(0.15))
-        .prop_map(|(env, terminated, truncated)| Played { env, terminated, truncated, told: false })
+    (0..4_u32, prop::bool::weighted(0.15), prop::bool::weighted(0.15)).prop_map(|(env, terminated, truncated)| Played {
+        env,
+        terminated,
+        truncated,
+        told: false,
+    })
 }
 
 /// Groups of steps that are added at once, with whether their final observations are told. An environment has one step a group.
@@ -221,7 +225,11 @@ fn a_million_draws_are_as_the_chances_say() {
             buffer.update_priorities(&keys, &priorities).unwrap();
             // Then some are written over.
             (1501..1700).for_each(|number| add(&buffer, number, &[going_on(0)]));
-            chances = keys.iter().filter(|key| **key >= 700).map(|key| (*key, ((key % 17) as f64).powf(settings.alpha))).collect();
+            chances = keys
+                .iter()
+                .filter(|key| **key >= 700)
+                .map(|key| (*key, ((key % 17) as f64).powf(settings.alpha)))
+                .collect();
             chances.extend((1500..1699).map(|key| (key, 16_f64.powf(settings.alpha))));
             chances.retain(|_, chance| *chance > 0.0);
         }
@@ -320,8 +328,7 @@ fn threads_add_and_sample_at_a_time_and_no_row_is_torn() {
         Some("reward"),
     );
     let sampler = Sampler::Prioritized(Prioritized::default());
-    let buffer =
-        ReplayBuffer::new(Settings { schema: wide.unwrap(), n_step: 3, sampler, ..settings(257) }).unwrap();
+    let buffer = ReplayBuffer::new(Settings { schema: wide.unwrap(), n_step: 3, sampler, ..settings(257) }).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for env in 0..threads {

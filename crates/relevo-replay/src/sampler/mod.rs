@@ -10,7 +10,7 @@ pub use self::prioritized::UpdateReport;
 use crate::{
     batch::Draw,
     error::Result,
-    ring::{Ring, Ticket},
+    ring::{Place, Ring},
 };
 
 /// By what steps are drawn.
@@ -87,6 +87,6 @@ impl State {
 }
 
 /// Whether a transition may begin with the step.
-pub(crate) fn is_ready(ring: &Ring, ticket: Ticket) -> bool {
-    crate::transition::find(ring, ticket, 1).is_some()
+pub(crate) fn is_ready(ring: &Ring, place: Place) -> bool {
+    crate::transition::find(ring, place, 1).is_some()
 }

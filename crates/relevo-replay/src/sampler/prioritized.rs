@@ -96,7 +96,8 @@ impl PrioritizedState {
         }
         if !total.is_finite() {
             return Err(Error::Contract(
-                "the priorities' sum is beyond what a float64 holds; give smaller priorities, or a smaller alpha".into(),
+                "the priorities' sum is beyond what a float64 holds; give smaller priorities, or a smaller alpha"
+                    .into(),
             ));
         }
         let share = total / count as f64;
@@ -138,8 +139,9 @@ impl PrioritizedState {
         self.absorb(ring);
         let mut report = UpdateReport::default();
         for (key, priority) in keys.iter().zip(priorities) {
-            let leaf = ring.slot(*key);
-            if self.owners[leaf] == Some(*key) && ring.holds(*key) {
+            let place = ring.place(*key);
+            let leaf = place.slot;
+            if self.owners[leaf] == Some(*key) && ring.holds(place) {
                 self.set(leaf, *priority);
                 report.updated += 1;
             } else {
@@ -159,7 +161,7 @@ impl PrioritizedState {
         let oldest = cursor.saturating_sub(ring.capacity() as u64);
         // What they take the place of is gone, its priority too.
         for ticket in self.seen.max(oldest)..cursor {
-            let leaf = ring.slot(ticket);
+            let leaf = ring.place(ticket).slot;
             self.owners[leaf] = None;
             self.set(leaf, 0.0);
         }
@@ -173,14 +175,14 @@ impl PrioritizedState {
             if *ticket < oldest {
                 return false;
             }
-            if is_ready(ring, *ticket) {
-                let leaf = ring.slot(*ticket);
-                self.owners[leaf] = Some(*ticket);
-                self.set(leaf, new);
+            let place = ring.place(*ticket);
+            if is_ready(ring, place) {
+                self.owners[place.slot] = Some(*ticket);
+                self.set(place.slot, new);
                 return false;
             }
             // One that ended an episode whose final observation is not known will never be ready.
-            !(ring.holds(*ticket) && ring.facts(*ticket).ended())
+            !(ring.holds(place) && ring.facts(place).ended())
         });
         self.waiting = tickets;
         self.settle();

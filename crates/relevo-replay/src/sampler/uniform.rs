@@ -14,7 +14,12 @@ use crate::{
 const MISSES: usize = 256;
 
 /// Draws steps of which it has not been looked at whether they can be drawn: nearly all can, and whoever copies them sees.
-pub(super) fn draw_unseen(ring: &Ring, count: usize, random: &mut Xoshiro256PlusPlus, draws: &mut Vec<Draw>) -> Result<()> {
+pub(super) fn draw_unseen(
+    ring: &Ring,
+    count: usize,
+    random: &mut Xoshiro256PlusPlus,
+    draws: &mut Vec<Draw>,
+) -> Result<()> {
     draws.clear();
     let (oldest, cursor) = (ring.oldest(), ring.cursor());
     if oldest == cursor {
@@ -35,14 +40,14 @@ pub(super) fn draw(ring: &Ring, count: usize, random: &mut Xoshiro256PlusPlus, d
             return Err(empty());
         }
         let ticket = random.random_range(oldest..cursor);
-        if is_ready(ring, ticket) {
+        if is_ready(ring, ring.place(ticket)) {
             misses = 0;
             draws.push(Draw { ticket, probability });
             continue;
         }
         misses += 1;
         if misses == MISSES {
-            let ready: Vec<_> = (oldest..cursor).filter(|ticket| is_ready(ring, *ticket)).collect();
+            let ready: Vec<_> = (oldest..cursor).filter(|ticket| is_ready(ring, ring.place(*ticket))).collect();
             if ready.is_empty() {
                 return Err(empty());
             }
