@@ -125,9 +125,13 @@ def test_inspect_tells_how_to_name_what_an_output_holds(tmp_path: Path) -> None:
     policy = models.linear(tmp_path / "godot.onnx", np.ones((3, 14)), "output")
     done = relevo_command("inspect", policy, columns=400)
     assert (done.returncode, done.stderr) == (0, "")
+    (note,) = json.loads(relevo_command("inspect", policy, "--json").stdout)["notes"]
+    assert note.startswith("by default `output` is taken for the action itself")
+    # What the note says of the name is not another thing than what the role's reason says.
+    assert relevo.ModelModule.load_from_path(policy).contract.outputs[0].reason in note
     for words in (
         "`output` is taken for the action itself",
-        "--branches N,N,…, 14 choices in all",
+        "branches of 14 choices in all",
         "log-deviations side by side, 7 each: --head gaussian",
         "action: float32 [14]",
     ):

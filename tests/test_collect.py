@@ -404,14 +404,16 @@ def whole_numbers(path: Path, columns: int) -> Path:
         (gym.spaces.MultiDiscrete([2, 2]), "argmax", r"whole numbers of shape \(2,\)"),
         (gym.spaces.MultiBinary(2), "raw", r"whole numbers of shape \(2,\)"),
         (gym.spaces.Tuple([gym.spaces.Discrete(2)]), "argmax", "Tuple"),
-        (gym.spaces.Discrete(2), "raw", 'head="categorical" or "argmax"'),
+        (gym.spaces.Discrete(2), "raw", 'head="argmax" or head="categorical"$'),
         (gym.spaces.Discrete(5), "raw", "; choose a policy with 5 logits$"),
-        (gym.spaces.MultiDiscrete([1, 1]), "raw", r'head="categorical", branches=\[1, 1\] \(--head categorical\)'),
+        (gym.spaces.MultiDiscrete([1, 1]), "raw", r'head="categorical", branches=\[1, 1\]$'),
         (gym.spaces.MultiDiscrete([1, 1]), "argmax", r"branches=\[1, 1\]"),
         (gym.spaces.MultiDiscrete([3, 2]), "raw", "; choose a policy that was made for this environment$"),
-        (gym.spaces.Box(-1, 1, (1,)), "raw", 'where these are 1 means and as many log-stds, choose head="gaussian"'),
+        # Logits are no means: no head that the model cannot have is named.
+        (gym.spaces.Box(-1, 1, (1,)), "raw", "; choose a policy that was made for this environment$"),
         (gym.spaces.Box(-1, 1, (3,)), "raw", "; choose a policy that was made for this environment$"),
-        (gym.spaces.Box(-1, 1, (2,)), "argmax", '"gaussian" or "raw"'),
+        (gym.spaces.Box(-1, 1, (2,)), "argmax", '; choose another head: head="raw"$'),
+        (gym.spaces.Box(-1, 1, (1,)), "argmax", "; choose a policy that was made for this environment$"),
     ],
     ids=str,
 )
@@ -422,6 +424,16 @@ def test_an_action_space_that_does_not_fit(space: gym.Space[Any], head: str, wor
         pytest.raises(relevo.UnsuitableEnvironmentError, match=words),
     ):
         relevo.collect(agent, envs, steps=100, seed=0)
+
+
+def test_means_and_deviations_side_by_side_are_told_of(tmp_path: Path) -> None:
+    policy = models.linear(tmp_path / "policy.onnx", WEIGHTS, "output")
+    envs = SyncVectorEnv([lambda: Countdown(choices=gym.spaces.Box(-1, 1, (1,)))] * ACTORS)
+    with (
+        started(policy, head="raw") as agent,
+        pytest.raises(relevo.UnsuitableEnvironmentError, match=r'1 means and as many log-stds, .* head="gaussian"'),
+    ):
+        relevo.collect(agent, envs, steps=100, seed=0, autoreset_mode="next_step")
 
 
 @pytest.mark.parametrize(

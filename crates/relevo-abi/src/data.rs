@@ -227,6 +227,29 @@ pub struct Description<'a> {
     pub batch: i32,
     /// How that showed.
     pub batch_reason: Text<'a>,
+    /// What `relevo.export` wrote into the file about its policy, the JSON of `relevo.json`; empty where it wrote nothing.
+    /// Appended in version 1.2 of this crate: an older description ends before it.
+    pub declared: Text<'a>,
+}
+
+impl Description<'_> {
+    /// Bytes of the shortest description that is read: everything up to `batch_reason`.
+    pub const LEAST_SIZE: usize = std::mem::offset_of!(Self, declared);
+
+    /// The description at `description`, with what its writer did not know yet left out.
+    ///
+    /// # Safety
+    /// The pointer must lead to a description of `size` bytes, which are at least [`LEAST_SIZE`](Self::LEAST_SIZE).
+    pub unsafe fn read(description: *const Self, size: usize) -> Self {
+        let mut whole = std::mem::MaybeUninit::<Self>::zeroed();
+        let known = size.min(size_of::<Self>());
+        // SAFETY: so many bytes are there, promised by the caller. What is missing stays zero, which is an empty text, and the
+        // bytes before are those of a description.
+        unsafe {
+            std::ptr::copy_nonoverlapping(description.cast::<u8>(), whole.as_mut_ptr().cast(), known);
+            whole.assume_init()
+        }
+    }
 }
 
 /// Which of Relevo's errors a failure becomes: values of [`Failure::kind`].

@@ -40,6 +40,7 @@ impl Exported {
             notes: Slice::new(kept(&*notes)),
             batch: owned.batch as i32,
             batch_reason: text(&owned.batch_reason),
+            declared: text(&owned.declared),
         };
         let parts = Parts {
             _owned: owned,

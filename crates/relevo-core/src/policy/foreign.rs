@@ -113,11 +113,13 @@ impl Backend for ForeignBackend {
             .iter()
             .map(|(name, sizes)| RowShape { name: Text::of(name), sizes: Slice::new(sizes) })
             .collect();
+        let states: Vec<_> = options.states.iter().map(|name| Text::of(name)).collect();
         let options = Options {
             size: size_of::<Options<'_>>(),
             device: Text::of(&options.device),
             threads: options.threads,
             shapes: Slice::new(&shapes),
+            states: Slice::new(&states),
         };
         let mut handle = ptr::null_mut();
         // SAFETY: the function is the table's; everything that it is given lives for the call.
@@ -202,12 +204,12 @@ impl ForeignModel {
         }
         // SAFETY: descriptions begin with their size, and live as long as the model.
         let size = unsafe { ptr::addr_of!((*description).size).read() };
-        if size < size_of::<Description<'_>>() {
-            return Err(format!("the description has {size} bytes, not {}", size_of::<Description<'_>>()));
+        if size < Description::LEAST_SIZE {
+            return Err(format!("the description has {size} bytes, not {}", Description::LEAST_SIZE));
         }
-        // SAFETY: it is whole, with everything that it leads to.
+        // SAFETY: it is as long as it says, and whole with everything that it leads to.
         unsafe {
-            let description = &*description;
+            let description = Description::read(description, size);
             self.inputs = specs(description.inputs)?;
             self.outputs = specs(description.outputs)?;
             let texts = |texts: Slice<'_, Text<'_>>| texts.get().iter().map(|text| text.text()).collect();
@@ -217,6 +219,7 @@ impl ForeignModel {
                 sha256: description.sha256.text(),
                 random_ops: texts(description.random_ops),
                 notes: texts(description.notes),
+                declared: description.declared.text(),
                 batch: match description.batch {
                     kind if kind == BatchKind::Dynamic as i32 => Some(Batch::Dynamic { reason }),
                     kind if kind == BatchKind::One as i32 => Some(Batch::One { reason }),
