@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from relevo._core import ModelModule
+from relevo._core import ModelModule, Run
 from relevo.builder import AgentBuilder
 from relevo.cli.progress_bar import ProgressBar
 from relevo.cli.terminal import (
@@ -189,8 +189,11 @@ def run(
     with warnings_shown():
         # The environment first: where it is not known, no run folder is made.
         envs = make_vector(env, actors, workers)
-        # One seed for everything, small enough for every reader of JSON.
-        seed = secrets.randbits(32) if seed is None else seed
+        # One seed for everything, small enough for every reader of JSON. A run that is gone on with keeps its own for
+        # sampling, which goes on where it stood; environments that were seeded alike again would begin alike.
+        drawn = secrets.randbits(32) if seed is None else seed
+        kept = _seed_of(out) if resume and out is not None and seed is None else None
+        seed = drawn if kept is None else kept
         roles, shapes = parse_roles(role or []), parse_shapes(shape or [])
         model = ModelModule.load_from_path(policy, threads=threads, device=device, roles=roles, shapes=shapes)
         space = envs.single_action_space
@@ -220,7 +223,7 @@ def run(
                     envs,
                     steps=steps,
                     episodes=episodes,
-                    seed=seed,
+                    seed=drawn,
                     deterministic=deterministic,
                     progress=bar.show,
                 )
@@ -242,6 +245,11 @@ def run(
             _print(report)
         if interrupted:
             raise typer.Exit(INTERRUPTED)
+
+
+def _seed_of(out: Path) -> int | None:
+    """The seed of the run in a folder; None where there is no run."""
+    return int(Run.open(out).info["seed"]) if (out / "run.json").exists() else None
 
 
 def _steps(steps: int | None, episodes: int | None) -> int | None:
