@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 WIDTH, HIDDEN, ACTORS = 5, 12, 8
-Form = Literal["onnx", "onnx-1", "traced", "scripted"]
+Form = Literal["onnx", "onnx-1", "traced", "scripted", "frozen"]
 
 
 class Cell(nn.Module):
@@ -86,7 +86,10 @@ def save(module: nn.Module, form: Form, folder: Path, dtype: torch.dtype = torch
     examples = (torch.randn(rows, WIDTH), hxs, torch.ones(rows, 1).to(dtype))
     path = folder / ("policy.onnx" if form.startswith("onnx") else "policy.pt")
     if not form.startswith("onnx"):
-        script = torch.jit.script(module) if form == "scripted" else torch.jit.trace(module, examples)
+        script = torch.jit.trace(module, examples) if form == "traced" else torch.jit.script(module)
+        if form == "frozen":
+            # Its weights are constants without names: errors alone tell how wide its inputs are.
+            script = torch.jit.freeze(script)
         script.save(str(path))
         return path
     axis = 0 if isinstance(module, Cell) else 1
@@ -140,7 +143,7 @@ def load(path: Path) -> relevo.ModelModule:
     return relevo.ModelModule.load_from_path(path, roles=ROLES if path.suffix == ".pt" else None)
 
 
-@pytest.mark.parametrize("form", ["onnx", "onnx-1", "traced", "scripted"])
+@pytest.mark.parametrize("form", ["onnx", "onnx-1", "traced", "scripted", "frozen"])
 @pytest.mark.parametrize("kind", [Cell, Layers])
 def test_each_actor_gets_what_the_module_gives_it(kind: type[nn.Module], form: Form, tmp_path: Path) -> None:
     torch.manual_seed(2)

@@ -64,6 +64,8 @@ pub(crate) struct Hints {
     channels: [Vec<usize>; 2],
     /// Layers and width of recurrent layers; no layers for cells.
     memories: Vec<(Option<usize>, usize)>,
+    /// Whether errors are all that tells of widths.
+    is_blind: bool,
 }
 
 impl Guess {
@@ -133,6 +135,7 @@ impl Hints {
             choices: Vec::new(),
             channels: [Vec::new(), Vec::new()],
             memories: Vec::new(),
+            is_blind: false,
         };
         let mut layers: BTreeMap<(String, usize), usize> = BTreeMap::new();
         for tensor in tensors {
@@ -173,7 +176,28 @@ impl Hints {
             self.widths.retain(|known| *known != width);
             self.widths.insert(0, width);
         }
-        self.widths.iter().any(|width| !before.contains(width))
+        if self.is_blind && error.contains("3-D") {
+            // Any of them may be that of a recurrent layer, which asks for a state with an axis for layers; how many there are, its
+            // next error tells.
+            let known = self.memories.clone();
+            let new = self.widths.iter().map(|width| (Some(1), *width)).filter(|memory| !known.contains(memory));
+            self.memories.extend(new);
+        }
+        let memory = expected_memory(error).filter(|memory| !self.memories.contains(memory));
+        self.memories.extend(memory);
+        memory.is_some() || self.widths.iter().any(|width| !before.contains(width))
+    }
+
+    /// Whether the module's tensors tell of no width at all, as those of a frozen one.
+    pub(crate) fn tells_nothing(&self) -> bool {
+        self.widths.is_empty() && self.memories.is_empty()
+    }
+
+    /// Takes a width that cannot be for that of everything, so that errors tell the true ones.
+    pub(crate) fn pretend(&mut self, width: usize) {
+        self.is_blind = true;
+        self.widths.push(width);
+        self.memories.push((Some(1), width));
     }
 
     /// Guesses for an input, the likeliest first.
@@ -253,6 +277,22 @@ fn add(widths: &mut Vec<usize>, width: usize) {
     if !widths.contains(&width) {
         widths.push(width);
     }
+}
+
+/// The layers and the width of a recurrent layer's state, where its error tells them: `Expected hidden size (2, 1, 12), got [1, 1,
+/// 7919]`.
+fn expected_memory(error: &str) -> Option<(Option<usize>, usize)> {
+    let (_, behind) = error.split_once("xpected hidden")?;
+    let (_, behind) = behind.split_once('(')?;
+    let (inside, _) = behind.split_once(')')?;
+    match numbers_in_order(inside)[..] {
+        [layers, _, width] if layers > 0 && width > 0 => Some((Some(layers), width)),
+        _ => None,
+    }
+}
+
+fn numbers_in_order(text: &str) -> Vec<usize> {
+    text.split(',').filter_map(|word| word.trim().parse().ok()).filter(|number| *number <= MOST_WIDTH).collect()
 }
 
 /// The whole numbers in a text that may be sizes: `1x8` holds two, `mat1` none.
@@ -345,6 +385,16 @@ mod tests {
     fn sizes_in_torchs_words() {
         assert_eq!(numbers("mat1 and mat2 shapes cannot be multiplied (1x7919 and 45x512)"), [1, 7919, 45, 512]);
         assert_eq!(numbers("input.size(-1) must be equal to input_size. Expected 47, got 7919"), [1, 47, 7919]);
+    }
+
+    #[test]
+    fn memories_in_torchs_words() {
+        let told = |text| expected_memory(text);
+        assert_eq!(told("Expected hidden size (2, 1, 12), got [1, 1, 7919]"), Some((Some(2), 12)));
+        assert_eq!(told("Expected hidden[0] size (1, 1, 6), got [1, 1, 5]"), Some((Some(1), 6)));
+        for other in ["Expected hidden size", "Expected 5, got 7919", "Expected hidden size (x), got 1"] {
+            assert_eq!(told(other), None, "{other}");
+        }
     }
 
     #[test]

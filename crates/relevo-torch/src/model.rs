@@ -130,7 +130,8 @@ impl Described {
                     "its {weight}, as a training that went astray leaves it; export an earlier checkpoint"
                 )));
             }
-            match Search::new(&program, &names, &shapes, &declared, &options.states, folder.as_deref())?.found(&program) {
+            match Search::new(&program, &names, &shapes, &declared, &options.states, folder.as_deref())?.found(&program)
+            {
                 Ok((search, found)) => {
                     let mut description = search.description(&found);
                     if has_loose_state(&description, included) {

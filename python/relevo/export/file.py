@@ -36,7 +36,9 @@ def write(
         # A folder of that name, which Python would import as well, has no `nn`.
         from torch import nn  # noqa: F401 : what is imported next needs it
     except ImportError as error:
-        raise ExportError(f'exporting takes PyTorch ({error}); pip install "relevo[export]"') from None
+        raise ExportError(
+            f'exporting takes PyTorch ({error}); pip install "relevo[export]" (in a checkout: make demo-torch)'
+        ) from None
     from relevo.export import onnx_graph, scripting
     from relevo.export.comparison import Comparison
     from relevo.export.declared import FILE, declared

@@ -77,7 +77,8 @@ def torchscript(
         from torch import nn  # noqa: F401 : what is imported next needs it
     except ImportError:
         raise ConfigError(
-            f"{TAKES}, but {type(source).__name__} came, and a module takes relevo[torch], which is not installed"
+            f"{TAKES}, but {type(source).__name__} came, and a module takes relevo[torch], which is not installed: pip "
+            'install "relevo[torch]" (in a checkout of the repository: make demo-torch)'
         ) from None
     from relevo.export.comparison import Comparison, UnsuitableInputError
     from relevo.export.declared import FILE, declared

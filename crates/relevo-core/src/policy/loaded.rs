@@ -93,7 +93,7 @@ impl LoadedModel {
                 path,
                 format!(
                     "it is a model of the format {}, but those that can be loaded here are {}; install what loads it, such as \
-                     relevo[torch] for torchscript",
+                     relevo[torch] for torchscript (in a checkout of the repository: make demo-torch)",
                     folder.format,
                     formats.join(", ")
                 ),
@@ -315,7 +315,7 @@ fn advice_for_name(path: &Path) -> &'static str {
         }
         _ => {
             "export the model by relevo.export.to_onnx (.onnx), or by relevo.export.to_torchscript (.pt), which \
-             relevo[torch] loads"
+             relevo[torch] loads (in a checkout of the repository: make demo-torch)"
         }
     }
 }
