@@ -532,3 +532,21 @@ def test_an_environment_that_cannot_be_made(env: str, words: str) -> None:
             pytest.skip("MuJoCo is installed here, so nothing is missing")
     with pytest.raises(relevo.UnsuitableEnvironmentError, match=words):
         make_vector(env, 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_that_leave_a_box_are_told_of_once(
+    dtype: type[np.floating[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bound that float32 does not have, such as 0.1, is no value outside."""
+    space = gym.spaces.Box(-0.1, 0.1, (2,), dtype)
+    envs = SyncVectorEnv([lambda: Countdown(choices=space)] * ACTORS, autoreset_mode=AutoresetMode.SAME_STEP)
+    path = models.linear(tmp_path / "policy.onnx", 100 * np.array(WEIGHTS), "action")
+    inside = relevo.Bounds.of(space)
+    with relevo.AgentBuilder().default_model(path, bounds=inside).actor_count(ACTORS).build() as agent:
+        relevo.collect(agent, envs, steps=50, seed=0)
+    assert "leave the action space" not in caplog.text
+    with relevo.AgentBuilder().default_model(path).actor_count(ACTORS).build() as agent:
+        relevo.collect(agent, envs, steps=50, seed=0)
+    assert caplog.text.count("leave the action space") == 1
+    assert "bounds=Bounds.of(env.action_space)" in caplog.text

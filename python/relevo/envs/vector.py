@@ -358,7 +358,7 @@ def _fit_column(
                 f"the environment takes {space.dtype} of shape {space.shape} ({space}), but {came}; "
                 + _advice_for_box(space, actors.heads)
             )
-        return _Box(space, None if row_shape == space.shape else space.shape)
+        return _Box(space, dtype, None if row_shape == space.shape else space.shape)
     raise UnsuitableEnvironmentError(
         f"the action space {space} is of a kind that collect does not know; it takes Discrete, MultiDiscrete, "
         "MultiBinary and Box. Wrap the environment, or write the loop with actors.act and actors.observe"
@@ -440,25 +440,24 @@ def _multi_discrete(actions: ActionArray, choices: npt.NDArray[Any], start: npt.
 class _Box:
     """Makes actions for a `Box`, and tells once that they leave it."""
 
-    def __init__(self, space: Any, shape: tuple[int, ...] | None) -> None:  # noqa: ANN401 : as above
-        """`shape` is that of one action where the policy gives another."""
+    def __init__(self, space: Any, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> None:  # noqa: ANN401 : as above
+        """`dtype` is the policy's; `shape` is that of one action where the policy gives another."""
         self._space, self._shape, self._dtype = space, shape, space.dtype
-        self._is_watched = space.dtype.kind == "f" and bool(np.isfinite([space.low, space.high]).any())
+        # In the policy's type, to which a bound may have been rounded.
+        self._low, self._high = space.low.astype(dtype), space.high.astype(dtype)
+        self._is_watched = dtype.kind == "f" and bool(np.isfinite([space.low, space.high]).any())
 
     def __call__(self, actions: ActionArray) -> ActionArray:
         if self._shape is not None:
             actions = actions.reshape(len(actions), *self._shape)
-        if self._is_watched:
-            # In the policy's type, to which a bound may have been rounded.
-            low, high = (bound.astype(actions.dtype, copy=False) for bound in (self._space.low, self._space.high))
-            outside = (actions < low) | (actions > high)
-            if outside.any():
-                self._is_watched = False
-                _log.warning(
-                    "the policy's actions leave the action space %s: %.4g is one; what becomes of that is the "
-                    "environment's rule. Bring them into it by bounds=Bounds.of(env.action_space), with how= as the "
-                    "policy was trained: clip, rescale or tanh",
-                    self._space,
-                    actions[outside][0],
-                )
+        if self._is_watched and ((actions < self._low) | (actions > self._high)).any():
+            self._is_watched = False
+            outside = actions[(actions < self._low) | (actions > self._high)]
+            _log.warning(
+                "the policy's actions leave the action space %s: %.4g is one; what becomes of that is the environment's"
+                " rule. Bring them into it by bounds=Bounds.of(env.action_space), with how= as the policy was trained: "
+                "clip, rescale or tanh",
+                self._space,
+                outside[0],
+            )
         return actions.astype(self._dtype, copy=False)
