@@ -80,7 +80,7 @@ impl Actors {
         deterministic: Option<bool>,
         record: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ActionBatch> {
-        let arguments = ActArguments::new(self, obs, mask, deterministic, record)?;
+        let mut arguments = ActArguments::new(self, obs, mask, deterministic, record)?;
         let is_main = is_main_thread(py)?;
         let call = arguments.begin(py, &self.group)?;
         if self.group.actors.len() == 1 {
@@ -117,7 +117,7 @@ impl Actors {
             let arguments = (py.None(), slf.getattr("act")?, obs, mask, deterministic, record);
             return running.call_method1("run_in_executor", arguments);
         }
-        let arguments = ActArguments::new(this, obs, mask, deterministic, record)?;
+        let mut arguments = ActArguments::new(this, obs, mask, deterministic, record)?;
         let call = arguments.begin(py, &this.group)?;
         let ticket = arguments.submit(call, Caller::Turns)?;
         let event_loop = this.event_loop.of(&running)?;
@@ -183,20 +183,28 @@ impl<'py> ActArguments<'py> {
         let rows = actors.group.actors.len();
         let record = record.map(|record| RecordArgument::new(record, rows)).transpose()?;
         Ok(Self {
-            observations: Observations::new(obs, || actors.observation_names())?,
+            observations: Observations::new(obs, || actors.observation_names(), || actors.group.device())?,
             mask: mask.map(|mask| mask_bytes(mask, &actors.group.actors)).transpose()?,
             deterministic,
             record: record.unwrap_or(RecordArgument::Same(true)),
         })
     }
 
-    /// Begins the call, checks them against what the policies take, and makes the group ready.
-    fn begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
+    /// Begins the call, checks them against what the policies take, and makes the group and what lies on a device ready.
+    fn begin<'a>(&mut self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
         loop {
             match self.try_to_begin(py, group) {
                 // The call that it waits for may be one of a loop that was closed.
                 Err(_) if py.detach(|| group.has_waiting()) && event_loop::forget_closed(py)? => {}
-                begun => return begun,
+                Err(error) => return Err(error),
+                Ok(call) => match self.observations.missing(&call, self.record.rows()) {
+                    None => return Ok(call),
+                    Some(missing) => {
+                        // This runs Python code, for which the group must be free.
+                        drop(call);
+                        self.observations.provide(missing)?;
+                    }
+                },
             }
         }
     }
@@ -239,8 +247,8 @@ impl<'py> ActArguments<'py> {
         call.submit(&request, caller).map_err(|error| to_python(&error))
     }
 
-    /// Copies them into the call's row.
-    fn write<'a>(&self, mut call: ActCall<'a>) -> PyResult<ActCall<'a>> {
+    /// Puts them into the call's row.
+    fn write<'a>(&'a self, mut call: ActCall<'a>) -> PyResult<ActCall<'a>> {
         self.observations.write(&mut call)?;
         if let Some(mask) = &self.mask {
             call.write_mask(mask.bytes()).map_err(|error| to_python(&error))?;
