@@ -50,7 +50,9 @@ class Actors:
         Args:
             obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
                 which other entries are passed over, or a tuple in the model's order. Tensors of other libraries are
-                taken too, on a GPU as well; to a PyTorch tensor there, the answer is one there.
+                taken too, on a GPU as well; to a PyTorch tensor there, the answer is one there. Those on the policy's
+                CUDA device are read there, by calls of several actors, and copied to the host only where they are
+                recorded or normalised; write to them once the call has ended.
             mask: `[N, actions]`, true (or not 0) where an action is allowed.
             deterministic: whether to act without randomness; None leaves it to the head.
             record: whether the step belongs into the trajectory; an array `[N]` says it for each actor. An action that
