@@ -58,6 +58,10 @@ def assert_same(one: EpisodeData, other: EpisodeData) -> None:
         left, right = getattr(one, field), getattr(other, field)
         if field in {"observations", "actions"}:
             assert_same_arrays(left, right)
+        elif field == "extras":
+            texts = {name for name, given in left.items() if isinstance(given, list)}
+            assert {name: left[name] for name in texts} == {name: right[name] for name in texts}
+            assert_same_arrays(*({name: own[name] for name in own.keys() - texts} for own in (left, right)))
         elif isinstance(left, np.ndarray):
             assert_equal(left, right, field)
         else:

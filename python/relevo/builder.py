@@ -14,7 +14,7 @@ from relevo._core import Agent, ModelModule
 from relevo.checks import seconds as checked_seconds
 from relevo.checks import whole_number
 from relevo.errors import ConfigError
-from relevo.record_settings import Compression, Fsync, OnFailure, RecordSettings
+from relevo.record_settings import Compression, Format, Fsync, OnFailure, RecordSettings
 from relevo.settings import (
     Bounds,
     Head,
@@ -63,6 +63,7 @@ class AgentBuilder:
         self._max_trajectory_length: int | None = None
         self._seed: int | None = None
         self._keep_outputs = False
+        self._extras: list[tuple[str, str, list[int], bool]] = []
 
     def default_model(
         self,
@@ -173,7 +174,7 @@ class AgentBuilder:
     def record(
         self,
         path: str | os.PathLike[str],
-        format: Literal["arrow"] = "arrow",  # noqa: A002
+        format: Format = "arrow",  # noqa: A002
         *,
         compression: Compression = "none",
         fsync: Fsync = "segment",
@@ -186,7 +187,9 @@ class AgentBuilder:
 
         Args:
             path: the folder; it must not hold a run yet, unless `resume` is set.
-            format: how segments are written: `"arrow"`.
+            format: `"arrow"`, segments of many episodes, which `relevo.open_run` reads; or `"csv"`, a file with the
+                columns of RelayRL for each episode, for `relevo.trajectories.from_csv`: larger, slower, not compressed,
+                and not to be gone on with.
             compression: `"none"`, `"lz4"` (fast) or `"zstd"` (small).
             fsync: when the system is asked to put on the disk what was written, so that it outlives a power cut:
                 `"never"`, `"segment"` (when one is closed) or `"batch"` (after each, about once a second). A process
@@ -201,11 +204,8 @@ class AgentBuilder:
         Raises:
             ConfigError: a setting is none of these.
         """
-        if cast("str", format) != "arrow":
-            msg = f'the format "{format}" is not known; the only one is "arrow"'
-            raise ConfigError(msg)
         self._record = RecordSettings(
-            Path(path), compression, fsync, segment_bytes, segment_seconds, resume, on_failure
+            Path(path), format, compression, fsync, segment_bytes, segment_seconds, resume, on_failure
         )
         return self
 
@@ -224,6 +224,32 @@ class AgentBuilder:
         Its final observation is that of the next step. By default episodes are as long as they are.
         """
         self._max_trajectory_length = whole_number("max_trajectory_length", steps, 1)
+        return self
+
+    def extra(self, name: str, dtype: str = "float32", shape: Sequence[int] = ()) -> Self:
+        """Records a column of your own with every step, `extra.<name>`: what `act` is given as `extra={name: values}`.
+
+        Args:
+            name: the column's name.
+            dtype: NumPy's name of a type of numbers, or `"utf8"` for texts of any length.
+            shape: of one actor's value; `()` is a scalar.
+        """
+        sizes = [whole_number("a size of the shape", size, 0) for size in shape]
+        return self._add_extra("extra", name, dtype, sizes, observed=False)
+
+    def text_observation(self, key: str) -> Self:
+        """Records an observation that is a text, `observation.<key>`, which the policy does not read.
+
+        Observations are then dicts, in which `key` has a list of texts, one for each actor; such as the mission of a
+        MiniGrid environment beside its image. A final observation has its text too.
+        """
+        return self._add_extra("text_observation", key, "utf8", [], observed=True)
+
+    def _add_extra(self, what: str, name: object, dtype: str, shape: list[int], *, observed: bool) -> Self:
+        if not isinstance(name, str) or not name:
+            msg = f"{what} takes a name that is a text, but {name!r} came"
+            raise ConfigError(msg)
+        self._extras.append((name, dtype, shape, observed))
         return self
 
     def seed(self, seed: int) -> Self:
@@ -266,6 +292,7 @@ class AgentBuilder:
             most_steps=self._max_trajectory_length,
             seed=self._seed,
             keep_outputs=self._keep_outputs,
+            extras=self._extras,
             threads=self._threads,
             device=self._device or "cpu",
             description=self._describe(loaded),
@@ -295,6 +322,8 @@ class AgentBuilder:
                 "memory_trajectories": self._memory_trajectories,
                 "memory_bytes": self._memory_bytes,
                 "max_trajectory_length": self._max_trajectory_length,
+                "extras": [name for name, *_, observed in self._extras if not observed],
+                "text_observations": [name for name, *_, observed in self._extras if observed],
                 "heads": {name: policy.head for name, policy in self._policies.items()},
                 "roles": {name: dict(policy.roles or {}) for name, policy in self._policies.items()},
                 "branches": {name: policy.branches for name, policy in self._policies.items()},

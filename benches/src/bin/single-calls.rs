@@ -99,14 +99,7 @@ async fn waiting(group: Arc<ActorGroup>, rows: Arc<[Row]>, calls: usize) -> Vec<
     for call in 0..calls {
         let (observation, action) = &rows[call % rows.len()];
         let begin = Instant::now();
-        let ticket = group
-            .request(&Request {
-                observations: &[bytemuck::cast_slice(observation)],
-                mask: None,
-                deterministic: None,
-                record: true,
-            })
-            .unwrap();
+        let ticket = group.request(&Request::new(&[bytemuck::cast_slice(observation)])).unwrap();
         let results = ticket.await.unwrap();
         observe(&group, call);
         spent.push(begin.elapsed());

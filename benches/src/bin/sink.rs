@@ -60,6 +60,7 @@ fn episodes(images: bool, steps: usize) -> Vec<Arc<Episode>> {
         mask: None,
         log_prob: true,
         value: false,
+        extras: Vec::new(),
     });
     let mut random = Random(7);
     (0..steps / EPISODE_STEPS)
@@ -102,6 +103,7 @@ fn episodes(images: bool, steps: usize) -> Vec<Arc<Episode>> {
                 reward_known: None,
                 log_probs: Some(bytes(&(0..len).map(|_| -random.unit()).collect::<Vec<f32>>())),
                 values: None,
+                extras: Vec::new(),
                 policies: vec![PolicyRun { from: 0, policy: "default".into(), version: 1 }],
                 timestamps: bytes(&times),
                 terminated: true,

@@ -111,6 +111,8 @@ pub struct Description {
     pub batch: BatchKind,
     /// How that showed.
     pub batch_reason: String,
+    /// A device in whose memory inputs may be given, beside that of the processor.
+    pub input_device: Option<data::Device>,
     /// What `relevo.export` wrote into the file about its policy; empty where it wrote nothing.
     pub declared: String,
 }

@@ -201,7 +201,8 @@ fn whoever_should_run_a_batch_and_leaves_runs_it_for_the_others() {
     let (_agent, [left, right]) = in_step(FOR_EVER);
     let waiting = request(&left, -3.0).unwrap();
     let bytes = 4.0_f32.to_ne_bytes();
-    let request = Request { observations: &[&bytes], mask: None, deterministic: None, record: true };
+    let observations: [&[u8]; 1] = [&bytes];
+    let request = Request::new(&observations);
     drop(right.try_begin().unwrap().unwrap().submit(&request, Caller::Blocks).unwrap());
     assert_eq!(action(answer(waiting)), 1);
 }

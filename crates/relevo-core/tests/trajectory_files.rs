@@ -16,7 +16,8 @@ use proptest::prelude::*;
 use relevo_core::Error;
 use relevo_core::spec::DType;
 use relevo_core::trajectory::{
-    ColumnSpec, Episode, ModelInfo, Piece, PolicyRun, Run, RunInfo, RunWriter, Selection, StepSchema, WriterOptions,
+    ColumnSpec, Episode, ExtraKind, ExtraSpec, ExtraValues, ModelInfo, Piece, PolicyRun, Run, RunInfo, RunWriter,
+    Selection, StepSchema, WriterOptions,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -53,11 +54,33 @@ fn schema() -> impl Strategy<Value = Arc<StepSchema>> {
         column("").prop_map(|only| vec![only]),
         (column("move"), column("observation.é")).prop_map(|(a, b)| vec![a, b]),
     ];
-    (observations, actions, prop::option::of(1..5_usize), any::<bool>(), any::<bool>()).prop_map(
-        |(observations, actions, mask, log_prob, value)| {
-            Arc::new(StepSchema { observations, actions, mask, log_prob, value })
+    (observations, actions, prop::option::of(1..5_usize), any::<bool>(), any::<bool>(), extras()).prop_map(
+        |(observations, actions, mask, log_prob, value, extras)| {
+            Arc::new(StepSchema { observations, actions, mask, log_prob, value, extras })
         },
     )
+}
+
+/// None, or a tensor, a text and an observed text.
+fn extras() -> impl Strategy<Value = Vec<ExtraSpec>> {
+    let spec = |name: &str, kind, observed| ExtraSpec { name: name.into(), kind, observed };
+    prop_oneof![
+        Just(Vec::new()),
+        column("").prop_map(move |column| vec![
+            spec("goal", ExtraKind::Tensor(column), false),
+            spec("nöte", ExtraKind::Text, false),
+            spec("mission", ExtraKind::Text, true),
+        ]),
+    ]
+}
+
+fn extra_values(spec: &ExtraSpec, rows: usize) -> BoxedStrategy<ExtraValues> {
+    match &spec.kind {
+        ExtraKind::Tensor(column) => bytes(column.row_bytes() * rows).prop_map(ExtraValues::Tensor).boxed(),
+        ExtraKind::Text => vec("[aé猫]{0,5}", rows)
+            .prop_map(|texts| ExtraValues::Text(texts.iter().map(String::as_str).collect()))
+            .boxed(),
+    }
 }
 
 fn bytes(len: usize) -> impl Strategy<Value = Buffer> {
@@ -98,6 +121,11 @@ fn episode(schema: Arc<StepSchema>) -> impl Strategy<Value = Episode> {
             let unknown = known.contains(&false);
             unknown.then(|| Buffer::from_vec(known.into_iter().map(u8::from).collect::<Vec<_>>()))
         });
+        let extras: Vec<_> = schema
+            .extras
+            .iter()
+            .map(|spec| extra_values(spec, len + usize::from(spec.observed && has_final_observation)))
+            .collect();
         let schema = schema.clone();
         (
             (
@@ -107,7 +135,7 @@ fn episode(schema: Arc<StepSchema>) -> impl Strategy<Value = Episode> {
                 optional(schema.mask),
             ),
             (bytes(8 * len), known, optional(schema.log_prob.then_some(4)), optional(schema.value.then_some(4))),
-            (policies(len), bytes(8 * len)),
+            (policies(len), bytes(8 * len), extras),
         )
             .prop_map(move |(given, earned, when)| Episode {
                 number: 0,
@@ -124,6 +152,7 @@ fn episode(schema: Arc<StepSchema>) -> impl Strategy<Value = Episode> {
                 values: earned.3,
                 policies: when.0,
                 timestamps: when.1,
+                extras: when.2,
                 terminated,
                 truncated,
                 complete,
@@ -148,6 +177,7 @@ fn plain(number: u64, len: usize) -> Arc<Episode> {
         mask: Some(3),
         log_prob: true,
         value: true,
+        extras: vec![ExtraSpec { name: "note".into(), kind: ExtraKind::Text, observed: false }],
     };
     Arc::new(Episode {
         number,
@@ -162,6 +192,7 @@ fn plain(number: u64, len: usize) -> Arc<Episode> {
         reward_known: None,
         log_probs: Some(Buffer::from_vec(vec![-0.5_f32; len])),
         values: Some(Buffer::from_vec(vec![2.0_f32; len])),
+        extras: vec![ExtraValues::Text(vec![""; len].into_iter().collect())],
         policies: vec![PolicyRun { from: 0, policy: "pilot".into(), version: number }],
         timestamps: Buffer::from_vec(vec![1_700_000_000_000_000_000_i64; len]),
         terminated: true,
@@ -414,6 +445,9 @@ fn an_episode_that_contradicts_itself_is_refused_alone() {
         Episode { values: Some(short()), ..good.clone() },
         Episode { reward_known: Some(short()), ..good.clone() },
         Episode { observations: vec![], ..good.clone() },
+        Episode { extras: vec![], ..good.clone() },
+        Episode { extras: vec![ExtraValues::Text(["one"].into_iter().collect())], ..good.clone() },
+        Episode { extras: vec![ExtraValues::Tensor(short())], ..good.clone() },
         Episode { has_final_observation: false, ..good.clone() },
         Episode { complete: false, ..good.clone() },
         Episode { policies: vec![], ..good.clone() },

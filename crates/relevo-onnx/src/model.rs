@@ -14,6 +14,7 @@ use relevo_core::{
     error::{Error, Result},
     policy::{Batch, Model, ModelFacts, ModelSource, Session, check_rows},
     spec::{Dim, TensorSpec},
+    tensor::DeviceId,
 };
 use sha2::{Digest, Sha256};
 
@@ -28,7 +29,7 @@ use crate::{
     mixing,
     noise::Noise,
     open_shapes,
-    session::OnnxSession,
+    session::{self, OnnxSession},
     weights::{self, Suspect},
     widths,
 };
@@ -45,6 +46,14 @@ pub(crate) struct Signature {
     pub(crate) inputs: Vec<TensorSpec>,
     /// Outputs in the file's order, with the shapes that ONNX Runtime holds them to.
     pub(crate) outputs: Vec<TensorSpec>,
+}
+
+impl Signature {
+    /// Which outputs are an input handed on, with no node between.
+    pub(crate) fn passed(&self) -> Vec<bool> {
+        let is_input = |name: &str| self.inputs.iter().any(|input| input.name == name);
+        self.outputs.iter().map(|output| is_input(&output.name)).collect()
+    }
 }
 
 /// How sessions are made of a file.
@@ -119,7 +128,7 @@ impl OnnxModel {
             correct_shape(spec, outlet.dtype());
         }
         let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
-        let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+        let mut first = OnnxSession::new(session, workshop.device, Arc::clone(&signature))?;
         if loops {
             endless::check(&mut first, &signature.inputs).map_err(fault)?;
         }
@@ -130,8 +139,8 @@ impl OnnxModel {
                 // What weights seemed to tell does not hold: the sizes are for the caller to give.
                 let outputs = signature.outputs.clone();
                 signature = Arc::new(Signature { path: path.into(), inputs: open, outputs });
-                first =
-                    OnnxSession::new(workshop.session(path, &of_session(&bytes, noise.as_ref()))?, signature.clone())?;
+                let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
+                first = OnnxSession::new(session, workshop.device, signature.clone())?;
             }
         }
         check_suspects(&suspects, &signature.inputs, &mut first).map_err(fault)?;
@@ -158,7 +167,7 @@ impl OnnxModel {
             Some(Outcome::Rewritten(rewritten)) => {
                 let fixed_batch::Rewritten { bytes: edited, inputs, outputs } = *rewritten;
                 signature = Arc::new(Signature { path: path.into(), inputs, outputs });
-                first = OnnxSession::new(workshop.session(path, &edited)?, Arc::clone(&signature))?;
+                first = OnnxSession::new(workshop.session(path, &edited)?, workshop.device, Arc::clone(&signature))?;
                 bytes = edited;
                 let reason = "rewritten from a batch of 1; batches of made-up rows gave what the rows give alone";
                 Some(Batch::Dynamic { reason: reason.into() })
@@ -317,7 +326,7 @@ impl Workshop {
         };
         let outputs = session.outputs().iter().map(output).collect::<std::result::Result<_, _>>()?;
         let signature = Signature { path: path.into(), inputs: inputs.to_vec(), outputs };
-        OnnxSession::new(session, Arc::new(signature)).map_err(|error| error.to_string())
+        OnnxSession::new(session, self.device, Arc::new(signature)).map_err(|error| error.to_string())
     }
 
     /// Makes a session for a graph that does next to nothing.
@@ -373,6 +382,10 @@ impl Model for OnnxModel {
         &self.facts
     }
 
+    fn device(&self) -> DeviceId {
+        session::input_device(self.workshop.device, &self.signature)
+    }
+
     fn session(&self) -> Result<Box<dyn Session>> {
         if let Some(session) = self.first.lock().take() {
             return Ok(Box::new(session));
@@ -381,7 +394,7 @@ impl Model for OnnxModel {
         let session = self.workshop.session(&self.signature.path, &of_session(&self.bytes, self.noise.as_ref()))?;
         let (path, seconds) = (self.signature.path.display(), begun.elapsed().as_secs_f64());
         tracing::debug!(%path, threads = self.workshop.threads, seconds, "a further session of {path} is made");
-        Ok(Box::new(OnnxSession::new(session, Arc::clone(&self.signature))?))
+        Ok(Box::new(OnnxSession::new(session, self.workshop.device, Arc::clone(&self.signature))?))
     }
 }
 

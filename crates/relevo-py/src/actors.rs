@@ -10,6 +10,7 @@ use relevo_core::{
     policy::{Head, HeadKind, PolicyOptions},
     runtime::{ActCall, ActOptions, Actor, ActorGroup, Caller, Recording, Request, Ticket, first_nan},
     spec::DType,
+    trajectory::ExtraSpec,
 };
 use uuid::Uuid;
 
@@ -19,6 +20,7 @@ use crate::{
     detach::{Signals, detach, is_main_thread},
     error::{self, to_python},
     event_loop::{self, EventLoop, EventLoopCache},
+    extras::Extras,
     observations::Observations,
     outcome::OutcomeArguments,
 };
@@ -26,12 +28,14 @@ use crate::{
 #[pyclass(frozen, module = "relevo")]
 pub(crate) struct Actors {
     group: Arc<ActorGroup>,
+    extras: Arc<[ExtraSpec]>,
     event_loop: EventLoopCache,
 }
 
 impl Actors {
-    pub(crate) fn new(group: Arc<ActorGroup>) -> Self {
-        Self { group, event_loop: EventLoopCache::default() }
+    pub(crate) fn new(group: Arc<ActorGroup>) -> PyResult<Self> {
+        let extras = group.extras().map_err(|error| to_python(&error))?;
+        Ok(Self { group, extras, event_loop: EventLoopCache::default() })
     }
 }
 
@@ -90,7 +94,7 @@ impl Actors {
         format!("Actors({} actors)", self.group.actors.len())
     }
 
-    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True)")]
+    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None, extra=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True, extra=None)")]
     pub(crate) fn act(
         &self,
         py: Python<'_>,
@@ -98,8 +102,9 @@ impl Actors {
         mask: Option<&Bound<'_, PyAny>>,
         deterministic: Option<bool>,
         record: Option<&Bound<'_, PyAny>>,
+        extra: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<ActionBatch> {
-        let arguments = ActArguments::new(self, obs, mask, deterministic, record)?;
+        let mut arguments = ActArguments::new(self, obs, mask, deterministic, record, extra)?;
         let is_main = is_main_thread(py)?;
         let call = arguments.begin(py, &self.group)?;
         if self.group.actors.len() == 1 {
@@ -120,23 +125,25 @@ impl Actors {
         Ok(ActionBatch::new(results, arguments.observations.device(py)))
     }
 
-    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True)")]
+    #[pyo3(signature = (obs, mask=None, deterministic=None, record=None, extra=None), text_signature = "($self, obs, mask=None, deterministic=None, record=True, extra=None)")]
     pub(crate) fn act_async<'py>(
         slf: &Bound<'py, Self>,
         obs: &Bound<'py, PyAny>,
         mask: Option<&Bound<'py, PyAny>>,
         deterministic: Option<bool>,
         record: Option<&Bound<'py, PyAny>>,
+        extra: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         let running = event_loop::running(py)?;
         if this.group.actors.len() > 1 {
             // A batch by itself, for a thread of the loop's.
             let (obs, mask) = (own(obs)?, mask.map(own).transpose()?);
-            let arguments = (py.None(), slf.getattr("act")?, obs, mask, deterministic, record);
+            let extra = extra.map(|extra| own(extra)).transpose()?;
+            let arguments = (py.None(), slf.getattr("act")?, obs, mask, deterministic, record, extra);
             return running.call_method1("run_in_executor", arguments);
         }
-        let arguments = ActArguments::new(this, obs, mask, deterministic, record)?;
+        let mut arguments = ActArguments::new(this, obs, mask, deterministic, record, extra)?;
         let call = arguments.begin(py, &this.group)?;
         let ticket = arguments.submit(call, Caller::Turns)?;
         let event_loop = this.event_loop.of(&running)?;
@@ -188,6 +195,7 @@ struct ActArguments<'py> {
     mask: Option<Contiguous<'py>>,
     deterministic: Option<bool>,
     record: RecordArgument,
+    extras: Extras<'py>,
 }
 
 impl<'py> ActArguments<'py> {
@@ -198,24 +206,44 @@ impl<'py> ActArguments<'py> {
         mask: Option<&Bound<'py, PyAny>>,
         deterministic: Option<bool>,
         record: Option<&Bound<'py, PyAny>>,
+        extra: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
         let rows = actors.group.actors.len();
         let record = record.map(|record| RecordArgument::new(record, rows)).transpose()?;
+        let extras = if actors.extras.is_empty() && extra.is_none() {
+            Extras::default()
+        } else {
+            Extras::new(&actors.extras, obs, extra, rows)?
+        };
         Ok(Self {
-            observations: Observations::new(obs, || actors.observation_names())?,
+            extras,
+            observations: Observations::new(
+                obs,
+                &actors.extras,
+                || actors.observation_names(),
+                || actors.group.device(),
+            )?,
             mask: mask.map(|mask| mask_bytes(mask, &actors.group.actors)).transpose()?,
             deterministic,
             record: record.unwrap_or(RecordArgument::Same(true)),
         })
     }
 
-    /// Begins the call, checks them against what the policies take, and makes the group ready.
-    fn begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
+    /// Begins the call, checks them against what the policies take, and makes the group and what lies on a device ready.
+    fn begin<'a>(&mut self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
         loop {
             match self.try_to_begin(py, group) {
                 // The call that it waits for may be one of a loop that was closed.
                 Err(_) if py.detach(|| group.has_waiting()) && event_loop::forget_closed(py)? => {}
-                begun => return begun,
+                Err(error) => return Err(error),
+                Ok(call) => match self.observations.missing(&call, self.record.rows()) {
+                    None => return Ok(call),
+                    Some(missing) => {
+                        // This runs Python code, for which the group must be free.
+                        drop(call);
+                        self.observations.provide(missing)?;
+                    }
+                },
             }
         }
     }
@@ -254,16 +282,18 @@ impl<'py> ActArguments<'py> {
             mask: self.mask.as_ref().map(Contiguous::bytes),
             deterministic: self.deterministic,
             record: self.record.rows().keeps(0),
+            extras: &self.extras.inputs(),
         };
         call.submit(&request, caller).map_err(|error| to_python(&error))
     }
 
-    /// Copies them into the call's row.
-    fn write<'a>(&self, mut call: ActCall<'a>) -> PyResult<ActCall<'a>> {
+    /// Puts them into the call's row.
+    fn write<'a>(&'a self, mut call: ActCall<'a>) -> PyResult<ActCall<'a>> {
         self.observations.write(&mut call)?;
         if let Some(mask) = &self.mask {
             call.write_mask(mask.bytes()).map_err(|error| to_python(&error))?;
         }
+        call.write_extras(&self.extras.inputs()).map_err(|error| to_python(&error))?;
         Ok(call)
     }
 

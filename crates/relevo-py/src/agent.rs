@@ -28,6 +28,7 @@ use crate::{
     detach::{detach, detach_and_log, wait},
     episode::Episode,
     error::{self, to_python},
+    extras::{self, Declared},
     model::ModelModule,
     outcome::OutcomeArguments,
     policy_settings::PolicySettings,
@@ -52,7 +53,7 @@ type PolicyArgument = (String, ModelModule, PolicySettings);
 #[pymethods]
 impl Agent {
     #[new]
-    #[pyo3(signature = (policies, *, actor_count, routers, max_batch, max_wait, on_error, record, memory_trajectories, memory_bytes, most_steps, seed, keep_outputs, threads, device, description))]
+    #[pyo3(signature = (policies, *, actor_count, routers, max_batch, max_wait, on_error, record, memory_trajectories, memory_bytes, most_steps, seed, keep_outputs, extras, threads, device, description))]
     #[expect(clippy::too_many_arguments, reason = "called by AgentBuilder alone")]
     fn new(
         py: Python<'_>,
@@ -68,6 +69,7 @@ impl Agent {
         most_steps: Option<NonZeroUsize>,
         seed: Option<u64>,
         keep_outputs: bool,
+        extras: Vec<Declared>,
         threads: usize,
         device: String,
         description: &str,
@@ -85,6 +87,7 @@ impl Agent {
             }
         };
         let record = record.map(RecordSettings::recording).transpose()?;
+        let extras = extras::specs(extras)?;
         let agent = detach_and_log(py, || {
             let policies = policies
                 .into_iter()
@@ -101,6 +104,7 @@ impl Agent {
                 most_steps,
                 seed,
                 keep_outputs,
+                extras,
                 description,
             })
         })?;
@@ -148,7 +152,7 @@ impl Agent {
             Some(ids) => self.runtime.group(&ids.0),
             None => self.runtime.group(&self.runtime.actor_ids()?),
         })?;
-        Ok(Actors::new(group))
+        Actors::new(group)
     }
 
     fn get_actor_ids(&self, py: Python<'_>) -> PyResult<Vec<Uuid>> {
@@ -246,7 +250,7 @@ impl Agent {
         })
     }
 
-    #[pyo3(signature = (ids, obs, mask=None, reward=None))]
+    #[pyo3(signature = (ids, obs, mask=None, reward=None, extra=None))]
     fn request_action(
         &self,
         py: Python<'_>,
@@ -254,12 +258,13 @@ impl Agent {
         obs: &Bound<'_, PyAny>,
         mask: Option<&Bound<'_, PyAny>>,
         reward: Option<&Bound<'_, PyAny>>,
+        extra: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<ActionBatch> {
         let (actors, obs, mask) = self.requested(py, &ids.0, obs, mask, reward)?;
-        actors.act(py, &obs, mask.as_ref(), None, None)
+        actors.act(py, &obs, mask.as_ref(), None, None, extra)
     }
 
-    #[pyo3(signature = (ids, obs, mask=None, reward=None))]
+    #[pyo3(signature = (ids, obs, mask=None, reward=None, extra=None))]
     fn request_action_async<'py>(
         &self,
         py: Python<'py>,
@@ -267,9 +272,10 @@ impl Agent {
         obs: &Bound<'py, PyAny>,
         mask: Option<&Bound<'py, PyAny>>,
         reward: Option<&Bound<'py, PyAny>>,
+        extra: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (actors, obs, mask) = self.requested(py, &ids.0, obs, mask, reward)?;
-        Actors::act_async(&Bound::new(py, actors)?, &obs, mask.as_ref(), None, None)
+        Actors::act_async(&Bound::new(py, actors)?, &obs, mask.as_ref(), None, None, extra)
     }
 
     #[pyo3(signature = (ids, reward=None, truncated=false, final_obs=None))]
@@ -398,7 +404,7 @@ impl Agent {
         if let Some(reward) = reward {
             self.tell(py, ids, reward, None, None, None)?;
         }
-        Ok((Actors::new(group), obs, mask))
+        Ok((Actors::new(group)?, obs, mask))
     }
 
     /// Tells some actors what their last actions earned; those without an open step are passed over.

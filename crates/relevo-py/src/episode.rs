@@ -1,13 +1,16 @@
 //! `relevo.Episode`: one trajectory, from memory or from disk.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use arrow_buffer::Buffer;
-use pyo3::prelude::*;
-use relevo_core::{spec::DType, trajectory};
+use pyo3::{prelude::*, types::PyDict};
+use relevo_core::{
+    spec::DType,
+    trajectory::{self, ExtraKind, ExtraValues, Piece},
+};
 use uuid::Uuid;
 
-use crate::array;
+use crate::{array, detach::detach};
 
 #[pyclass(frozen, module = "relevo")]
 pub(crate) struct Episode(Arc<trajectory::Episode>);
@@ -15,6 +18,25 @@ pub(crate) struct Episode(Arc<trajectory::Episode>);
 impl Episode {
     pub(crate) fn new(episode: Arc<trajectory::Episode>) -> Self {
         Self(episode)
+    }
+
+    /// The extra columns by name: those that are observations, or the others.
+    fn extra_columns<'py>(slf: &Bound<'py, Self>, observed: bool) -> PyResult<Bound<'py, PyDict>> {
+        let episode = &slf.get().0;
+        let columns = PyDict::new(slf.py());
+        for (spec, values) in episode.schema.extras.iter().zip(&episode.extras) {
+            match (&spec.kind, values) {
+                _ if spec.observed != observed => {}
+                (ExtraKind::Tensor(column), ExtraValues::Tensor(bytes)) => {
+                    let shape: Vec<usize> = std::iter::once(episode.len).chain(column.shape.iter().copied()).collect();
+                    let array = array::shared_view(slf.as_any(), bytes, column.dtype, &shape)?;
+                    columns.set_item(&spec.name, array)?;
+                }
+                (_, ExtraValues::Text(texts)) => columns.set_item(&spec.name, texts.iter().collect::<Vec<_>>())?,
+                (ExtraKind::Text, ExtraValues::Tensor(_)) => {}
+            }
+        }
+        Ok(columns)
     }
 }
 
@@ -87,6 +109,16 @@ impl Episode {
     }
 
     #[getter]
+    fn extras<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        Self::extra_columns(slf, false)
+    }
+
+    #[getter]
+    fn texts<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        Self::extra_columns(slf, true)
+    }
+
+    #[getter]
     fn policy_versions<'py>(&self, py: Python<'py>) -> Bound<'py, numpy::PyArray1<u64>> {
         numpy::PyArray1::from_vec(py, self.0.policy_versions())
     }
@@ -133,6 +165,11 @@ impl Episode {
     #[getter]
     fn episode_return(&self) -> f64 {
         self.0.episode_return()
+    }
+
+    /// For `relevo.trajectories.to_csv`.
+    fn _write_csv(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        detach(py, || trajectory::write_csv(&Piece::whole(self.0.clone(), 0, 0), &path))
     }
 
     fn __len__(&self) -> usize {

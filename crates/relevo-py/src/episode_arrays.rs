@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use arrow_buffer::Buffer;
 use numpy::PyUntypedArrayMethods;
-use pyo3::{prelude::*, types::PyDict};
+use pyo3::{
+    prelude::*,
+    types::{PyDict, PyList},
+};
 use relevo_core::{
     spec::{DType, shape_text},
-    trajectory::{ColumnSpec, Episode, StepSchema},
+    trajectory::{ColumnSpec, Episode, ExtraKind, ExtraSpec, ExtraValues, StepSchema},
 };
 use uuid::Uuid;
 
@@ -26,6 +29,8 @@ pub(crate) struct Given<'a, 'py> {
     pub(crate) values: Option<&'a Bound<'py, PyAny>>,
     pub(crate) action_masks: Option<&'a Bound<'py, PyAny>>,
     pub(crate) timestamps: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) extras: Option<&'a Bound<'py, PyDict>>,
+    pub(crate) texts: Option<&'a Bound<'py, PyDict>>,
 }
 
 /// The episode, without number, actor and policies.
@@ -53,12 +58,20 @@ pub(crate) fn episode(given: &Given<'_, '_>, terminated: bool, truncated: bool) 
     let reward_known = floats("rewards_known", given.rewards_known, DType::Bool)?;
     let log_probs = floats("log_probs", given.log_probs, DType::Float32)?;
     let values = floats("values", given.values, DType::Float32)?;
+    let mut extras = Vec::new();
+    for (columns, observed) in [(given.extras, false), (given.texts, true)] {
+        for (name, values) in columns.into_iter().flatten() {
+            extras.push(extra(name.extract()?, &values, if observed { rows } else { len }, observed)?);
+        }
+    }
+    let (extra_specs, extras) = extras.into_iter().unzip();
     let schema = StepSchema {
         observations,
         actions,
         mask: masks.as_ref().map(|(width, _)| *width),
         log_prob: log_probs.is_some(),
         value: values.is_some(),
+        extras: extra_specs,
     };
     Ok(Episode {
         number: 0,
@@ -73,6 +86,7 @@ pub(crate) fn episode(given: &Given<'_, '_>, terminated: bool, truncated: bool) 
         reward_known: reward_known.filter(|known| known.contains(&0)),
         log_probs,
         values,
+        extras,
         policies: Vec::new(),
         timestamps: times(given.timestamps, len)?,
         terminated,
@@ -113,6 +127,38 @@ fn tensors(what: &str, given: &Bound<'_, PyAny>) -> PyResult<(Vec<ColumnSpec>, V
     match rows {
         Some(rows) => Ok((columns, buffers, rows)),
         None => Err(contract(&format!("{what} by name take one array or more, but an empty dict came"))),
+    }
+}
+
+/// An extra column: an array with a row for each step, or texts.
+fn extra(name: String, given: &Bound<'_, PyAny>, rows: usize, observed: bool) -> PyResult<(ExtraSpec, ExtraValues)> {
+    if given.is_instance_of::<PyList>() {
+        let texts: Vec<String> = given
+            .extract()
+            .map_err(|_| contract(&format!("`{name}` must be a list of texts, or an array of numbers")))?;
+        if texts.len() != rows {
+            return Err(contract(&format!("`{name}` must be {rows} texts, but {} came", texts.len())));
+        }
+        let texts = texts.iter().map(String::as_str).collect();
+        return Ok((ExtraSpec { name, kind: ExtraKind::Text, observed }, ExtraValues::Text(texts)));
+    }
+    let array = Contiguous::new(given)?;
+    match (array.dtype(), array.shape().split_first()) {
+        (Some(dtype), Some((count, shape))) if *count == rows && !observed => {
+            let kind = ExtraKind::Tensor(ColumnSpec { key: String::new(), dtype, shape: shape.to_vec() });
+            let values = ExtraValues::Tensor(Buffer::from(array.bytes()));
+            Ok((ExtraSpec { name, kind, observed }, values))
+        }
+        _ => Err(contract(&format!(
+            "`{name}` must be {}, but an array of {} of the shape {} came",
+            if observed {
+                format!("a list of {rows} texts")
+            } else {
+                format!("an array of {rows} rows of numbers, or a list of as many texts")
+            },
+            array.object().dtype(),
+            shape_text(array.shape())
+        ))),
     }
 }
 

@@ -4,7 +4,7 @@
 use pyo3::{prelude::*, types::PyDict};
 use relevo_core::{
     runtime::FinalObservations,
-    trajectory::{ColumnSpec, StepSchema},
+    trajectory::{ColumnSpec, ExtraSpec, StepSchema},
 };
 
 use crate::{array::Contiguous, error, observations::entry};
@@ -23,7 +23,8 @@ pub(crate) fn collect(
     }
     let columns =
         schema.observations.iter().zip(names).map(|(spec, name)| Column { spec, name, only: names.len() == 1 });
-    let sources = columns.map(|column| Source::new(given, column, rows)).collect::<PyResult<Vec<_>>>()?;
+    let sources =
+        columns.map(|column| Source::new(given, column, rows, &schema.extras)).collect::<PyResult<Vec<_>>>()?;
     for row in ended {
         let before = finals.bytes.len();
         let mut missing = false;
@@ -34,9 +35,25 @@ pub(crate) fn collect(
             finals.bytes.truncate(before);
         } else {
             finals.rows.push(*row as u32);
+            for extra in schema.extras.iter().filter(|extra| extra.observed) {
+                finals.texts.push(text(given, &extra.name, *row)?);
+            }
         }
     }
     Ok(finals)
+}
+
+/// The text `name` of the final observation in a row.
+fn text(given: &Bound<'_, PyAny>, name: &str, row: usize) -> PyResult<String> {
+    let found = match given.cast::<PyDict>() {
+        Ok(dict) => dict.get_item(name)?.map(|texts| texts.get_item(row)).transpose()?,
+        Err(_) => given.get_item(row)?.cast::<PyDict>().ok().map(|dict| dict.get_item(name)).transpose()?.flatten(),
+    };
+    found.and_then(|text| text.extract().ok()).ok_or_else(|| {
+        error::contract(&format!(
+            "final_obs[{row}] has no text `{name}`, which is a text observation of the agent; give it beside the others"
+        ))
+    })
 }
 
 /// An observation column, and its input's name.
@@ -52,13 +69,13 @@ enum Source<'a, 'py> {
     /// An array with a row for each actor.
     Rows(Column<'a>, Contiguous<'py>),
     /// A sequence with an object for each actor: None, an array, or a dict that holds it.
-    Objects(Column<'a>, Bound<'py, PyAny>),
+    Objects(Column<'a>, Bound<'py, PyAny>, &'a [ExtraSpec]),
 }
 
 impl<'a, 'py> Source<'a, 'py> {
-    fn new(given: &Bound<'py, PyAny>, column: Column<'a>, rows: usize) -> PyResult<Self> {
+    fn new(given: &Bound<'py, PyAny>, column: Column<'a>, rows: usize, extras: &'a [ExtraSpec]) -> PyResult<Self> {
         let given = match given.cast::<PyDict>() {
-            Ok(dict) => entry(dict, column.name, column.only)?,
+            Ok(dict) => entry(dict, column.name, column.only, extras)?,
             Err(_) => given.clone(),
         };
         if given.cast::<numpy::PyUntypedArray>().is_ok() {
@@ -74,7 +91,7 @@ impl<'a, 'py> Source<'a, 'py> {
                 "final_obs must have {rows} entries, one for each actor, but has {len}"
             )));
         }
-        Ok(Self::Objects(column, given))
+        Ok(Self::Objects(column, given, extras))
     }
 
     /// Appends the row's bytes; `false` where the observation is not known.
@@ -86,13 +103,13 @@ impl<'a, 'py> Source<'a, 'py> {
                 bytes.extend_from_slice(&array.bytes()[row * size..(row + 1) * size]);
                 (column, size)
             }
-            Self::Objects(column, objects) => {
+            Self::Objects(column, objects, extras) => {
                 let mut object = objects.get_item(row)?;
                 if object.is_none() {
                     return Ok(false);
                 }
                 if let Ok(dict) = object.cast::<PyDict>() {
-                    object = entry(dict, column.name, column.only)?;
+                    object = entry(dict, column.name, column.only, extras)?;
                 }
                 let array = Contiguous::new(&object)?;
                 let batched = array.object().call_method1("reshape", (with_one(array.shape()),))?;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyDict};
 use relevo_core::{
     Error, Result,
     fork::Birthplace,
@@ -82,7 +82,8 @@ impl RunWriter {
     #[expect(clippy::too_many_arguments, reason = "one for each thing that is known of an episode")]
     #[pyo3(signature = (
         observations, actions, rewards, *, terminated=false, truncated=false, rewards_known=None, log_probs=None,
-        values=None, action_masks=None, policy_runs=None, timestamps=None, actor_id=None, number=None
+        values=None, action_masks=None, policy_runs=None, timestamps=None, actor_id=None, number=None, extras=None,
+        texts=None
     ))]
     fn add(
         &self,
@@ -100,9 +101,21 @@ impl RunWriter {
         timestamps: Option<&Bound<'_, PyAny>>,
         actor_id: Option<ActorId>,
         number: Option<u64>,
+        extras: Option<&Bound<'_, PyDict>>,
+        texts: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
-        let given =
-            Given { observations, actions, rewards, rewards_known, log_probs, values, action_masks, timestamps };
+        let given = Given {
+            observations,
+            actions,
+            rewards,
+            rewards_known,
+            log_probs,
+            values,
+            action_masks,
+            timestamps,
+            extras,
+            texts,
+        };
         let runs = policy_runs.unwrap_or_else(|| vec![(0, String::new(), 0)]);
         let policies =
             runs.into_iter().map(|(from, policy, version)| PolicyRun { from, policy: policy.into(), version });

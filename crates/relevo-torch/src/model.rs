@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use relevo_abi::{
-    BatchKind, FailureKind,
+    BatchKind, Device, FailureKind,
     export::{self, Call, Description, Failure, Options, Source, StateLink, TensorSpec},
 };
 use sha2::{Digest, Sha256};
@@ -71,6 +71,9 @@ impl TorchModel {
         })?;
         let mut described = Described::find(program, options, source.path)?;
         described.description.producer = format!("TorchScript, run by torch {}", torch.version);
+        // Metal's tensors are no addresses.
+        let cuda = device.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        described.description.input_device = cuda.map(Device::cuda);
         described.description.declared = described.program.declared().unwrap_or_default();
         described.description.sha256 = format!("{:x}", Sha256::digest(bytes));
         Ok(Self { program: described.program, description: described.description, path })
@@ -318,6 +321,7 @@ impl<'a> Search<'a> {
             notes,
             batch,
             batch_reason,
+            input_device: None,
             declared: String::new(),
         }
     }

@@ -1,4 +1,4 @@
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, final
 from uuid import UUID
 
@@ -43,10 +43,11 @@ class Actors:
     def __len__(self) -> int: ...
     def act(
         self,
-        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike | Sequence[str]] | tuple[npt.ArrayLike, ...],
         mask: npt.ArrayLike | None = None,
         deterministic: bool | None = None,
         record: bool | npt.NDArray[np.bool_] = True,
+        extra: dict[str, npt.ArrayLike | Sequence[str]] | None = None,
     ) -> ActionBatch:
         """One action for each actor, by one forward pass for each policy.
 
@@ -55,18 +56,22 @@ class Actors:
 
         Args:
             obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
-                which other entries are passed over, or a tuple in the model's order. Of a dict with one entry, a policy
-                with one observation takes that, whatever its name. Tensors of other libraries are
-                taken too, on a GPU as well; to a PyTorch tensor there, the answer is one there.
+                which other entries are passed over, or a tuple in the model's order. Of a dict with one entry, a
+                policy with one observation takes that, whatever its name. Tensors of other libraries are taken too, on
+                a GPU as well; to a PyTorch tensor there, the answer is one there. Those on the policy's CUDA device
+                are read there, by calls of several actors, and copied to the host only where they are recorded or
+                normalised; write to them once the call has ended.
             mask: `[N, actions]`, true (or not 0) where an action is allowed.
             deterministic: whether to act without randomness; None leaves it to the head.
             record: whether the step belongs into the trajectory; an array `[N]` says it for each actor. An action that
                 was asked for with `record=False`, and that nothing is observed for, leaves no trace; where it is
                 observed, the environment has moved on unseen, and the actor's open episode ends as an incomplete one.
+            extra: values of the columns that the builder's `extra` declared, by name: arrays `[N, …]` of the declared
+                dtype, or lists of N texts. Needed of all of them, unless nothing is recorded.
 
         Raises:
-            ContractError: an observation or mask of another shape or dtype, NaN in one of them, a mask that allows
-                nothing.
+            ContractError: an observation, mask or extra value of another shape or dtype, one that is missing, NaN in an
+                observation or mask, a mask that allows nothing.
             InferenceError: the model failed or gave NaN; the message names the actor, whose id is in `actor_id`.
                 Nothing is recorded for the call.
             ActorNotFoundError: an actor was removed.
@@ -77,10 +82,11 @@ class Actors:
 
     def act_async(
         self,
-        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike | Sequence[str]] | tuple[npt.ArrayLike, ...],
         mask: npt.ArrayLike | None = None,
         deterministic: bool | None = None,
         record: bool | npt.NDArray[np.bool_] = True,
+        extra: dict[str, npt.ArrayLike | Sequence[str]] | None = None,
     ) -> Awaitable[ActionBatch]:
         """The awaitable twin of `act`, for tasks of a running asyncio loop.
 

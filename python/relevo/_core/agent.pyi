@@ -36,6 +36,7 @@ class Agent:
         most_steps: int | None,
         seed: int | None,
         keep_outputs: bool,
+        extras: Sequence[tuple[str, str, Sequence[int], bool]],
         threads: int,
         device: str,
         description: str,
@@ -159,9 +160,10 @@ class Agent:
     def request_action(
         self,
         ids: Sequence[UUID],
-        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike | Sequence[str]] | tuple[npt.ArrayLike, ...],
         mask: npt.ArrayLike | None = None,
         reward: npt.ArrayLike | None = None,
+        extra: dict[str, npt.ArrayLike | Sequence[str]] | None = None,
     ) -> ActionBatch:
         """RelayRL's form of `act`, with the reward of each actor's *previous* action.
 
@@ -172,9 +174,10 @@ class Agent:
     def request_action_async(
         self,
         ids: Sequence[UUID],
-        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
+        obs: npt.ArrayLike | Mapping[str, npt.ArrayLike | Sequence[str]] | tuple[npt.ArrayLike, ...],
         mask: npt.ArrayLike | None = None,
         reward: npt.ArrayLike | None = None,
+        extra: dict[str, npt.ArrayLike | Sequence[str]] | None = None,
     ) -> Awaitable[ActionBatch]:
         """The awaitable twin of `request_action`; see `Actors.act_async`."""
 

@@ -1,3 +1,4 @@
+import os
 from typing import Any, final
 from uuid import UUID
 
@@ -51,6 +52,14 @@ class Episode:
         """`[T]`, the policy's value of each observation; None where it told none."""
 
     @property
+    def extras(self) -> dict[str, npt.NDArray[Any] | list[str]]:
+        """What was given for each of the agent's extra columns, by name: `[T, …]`, or T texts."""
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The observations that are texts, by name: T of them, and the final one last where that is known."""
+
+    @property
     def policy_versions(self) -> npt.NDArray[np.uint64]:
         """`[T]`, the version of the policy that acted."""
 
@@ -85,5 +94,8 @@ class Episode:
     @property
     def episode_return(self) -> float:
         """Sum of the rewards that came, undiscounted."""
+
+    def _write_csv(self, path: os.PathLike[str]) -> None:
+        """For `relevo.trajectories.to_csv`."""
 
     def __len__(self) -> int: ...

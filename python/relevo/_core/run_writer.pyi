@@ -64,6 +64,8 @@ class RunWriter:
         timestamps: npt.ArrayLike | None = None,
         actor_id: UUID | None = None,
         number: int | None = None,
+        extras: dict[str, npt.NDArray[Any] | list[str]] | None = None,
+        texts: dict[str, list[str]] | None = None,
     ) -> int:
         """Adds one episode of T steps. Arrays are copied.
 
@@ -84,6 +86,8 @@ class RunWriter:
             timestamps: `[T]` of datetime64, in UTC; 1970 where they are not given.
             actor_id: who played; the id of zeros where it is not given.
             number: the episode's number, which no other one has; the next one where it is not given.
+            extras: columns of your own by name: arrays `[T, …]` of numbers, or lists of T texts.
+            texts: observations that are texts, by name: lists of as many as there are observations.
 
         Returns:
             The episode's number.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -52,6 +52,10 @@ class EpisodeData:
     """The actor that played it; None where it is not known."""
     number: int | None = None
     """Its number in its run; None where it is not known."""
+    extras: dict[str, npt.NDArray[Any] | list[str]] = field(default_factory=dict)
+    """Columns of the user's own by name: `[T, …]`, or T texts."""
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    """Observations that are texts, by name: as many as there are observations."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -87,6 +91,8 @@ class EpisodeData:
             values=episode.values,
             actor_id=episode.actor_id,
             number=episode.number,
+            extras=episode.extras,
+            texts=episode.texts,
         )
 
 

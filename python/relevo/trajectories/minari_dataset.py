@@ -135,6 +135,10 @@ def _buffer(minari: Any, episode: EpisodeData) -> Any:  # noqa: ANN401  (Minari'
     # As many as observations: Minari has an info for the reset too. The last one is no step's.
     padded: dict[str, Any] = {name: np.concatenate([array, array[-1:]]) for name, array in infos.items()}
     padded[f"{OURS}_policy"] = [*episode.policies, episode.policies[-1]]
+    for name, given in episode.extras.items():
+        closed = [*given, given[-1]] if isinstance(given, list) else np.concatenate([given, given[-1:]])
+        padded[f"{OURS}_extra_{name}"] = closed
+    padded |= {f"{OURS}_text_{name}": given for name, given in episode.texts.items()}
     return minari.data_collector.EpisodeBuffer(
         observations=episode.observations,
         actions=episode.actions,
@@ -168,7 +172,7 @@ def _episode(episode: Any, facts: dict[str, Any]) -> EpisodeData:  # noqa: ANN40
         terminated=terminated,
         truncated=truncated,
         complete=terminated or truncated,
-        policies=[name.decode() if isinstance(name, bytes) else str(name) for name in names],
+        policies=_strings(names),
         policy_versions=np.zeros(steps, np.uint64) if versions is None else versions.astype(np.uint64),
         timestamps=None if times is None else times.astype(np.int64).view("datetime64[ns]"),
         action_masks=info("action_mask"),
@@ -176,7 +180,24 @@ def _episode(episode: Any, facts: dict[str, Any]) -> EpisodeData:  # noqa: ANN40
         values=info("value"),
         actor_id=UUID(actor) if actor else None,
         number=int(number) if number is not None and number >= 0 else None,
+        extras={name: _extra(given[:steps]) for name, given in _ours("extra", infos)},
+        texts={name: _strings(given) for name, given in _ours("text", infos)},
     )
+
+
+def _ours(kind: str, infos: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Our infos of a kind, by the names behind it."""
+    prefix = f"{OURS}_{kind}_"
+    return [(name[len(prefix) :], given) for name, given in infos.items() if name.startswith(prefix)]
+
+
+def _extra(given: Any) -> npt.NDArray[Any] | list[str]:  # noqa: ANN401  (Minari's)
+    array = np.asarray(given)
+    return array if array.dtype.kind in "biuf" else _strings(given)
+
+
+def _strings(given: Any) -> list[str]:  # noqa: ANN401  (Minari's)
+    return [text.decode() if isinstance(text, bytes) else str(text) for text in given]
 
 
 def _arrays(what: str, given: Any) -> Arrays:  # noqa: ANN401  (of any space)

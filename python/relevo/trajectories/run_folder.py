@@ -57,6 +57,8 @@ def _add(writer: RunWriter, episode: EpisodeData) -> None:
             timestamps=episode.timestamps,
             actor_id=episode.actor_id,
             number=episode.number,
+            extras=episode.extras,
+            texts=episode.texts,
         )
     except (ContractError, ConfigError) as error:
         which = f"the episode after {len(writer)} others" if episode.number is None else f"episode {episode.number}"

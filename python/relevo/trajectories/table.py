@@ -80,8 +80,12 @@ def _columns(episode: EpisodeData) -> object:
     tensors = {**named("observation", episode.observations), **named("action", episode.actions)}
     shapes = [(name, array.dtype, array.shape[1:]) for name, array in tensors.items()]
     mask = episode.action_masks
+    extras = [
+        (name, None if isinstance(given, list) else (given.dtype, given.shape[1:]))
+        for name, given in (episode.extras | episode.texts).items()
+    ]
     optional = (episode.log_probs is None, episode.values is None, episode.timestamps is None, episode.actor_id is None)
-    return shapes, None if mask is None else mask.shape[1], optional
+    return shapes, None if mask is None else mask.shape[1], extras, optional
 
 
 class _Columns:
@@ -152,6 +156,18 @@ def _batch(episodes: Sequence[EpisodeData]) -> pa.RecordBatch:
     if like.timestamps is not None:
         times = [episode.timestamps for episode in episodes if episode.timestamps is not None]
         columns.add("timestamp", pa.array(_closed(times, episodes, repeat=True).view(np.int64)).cast(NANOSECONDS))
+    for name, values in like.extras.items():
+        if isinstance(values, list):
+            columns.add(
+                f"extra.{name}", _texts([episode.extras[name] for episode in episodes], episodes), nullable=True
+            )
+        else:
+            arrays = [np.asarray(episode.extras[name]) for episode in episodes]
+            array, dtype = _tensor(arrays, episodes, closing=True)
+            columns.add(f"extra.{name}", array, nullable=True, boolean=dtype == np.bool_)
+    for name in like.texts:
+        texts = _texts([episode.texts[name] for episode in episodes], episodes)
+        columns.add(f"observation.{name}", texts, nullable=True)
     return columns.batch()
 
 
@@ -165,6 +181,16 @@ def _closed(
         if episode.complete:
             pieces.append(part[-1:] if repeat else np.zeros((1, *part.shape[1:]), part.dtype))
     return np.concatenate(pieces)
+
+
+def _texts(parts: Sequence[Any], episodes: Sequence[EpisodeData]) -> pa.Array:
+    """One column of texts, null in rows of which none is known."""
+    rows = [
+        text
+        for part, episode in zip(parts, episodes, strict=True)
+        for text in itertools.islice(itertools.chain(part, [None]), len(episode) + episode.complete)
+    ]
+    return pa.array(rows, pa.string())
 
 
 def _tensor(
@@ -201,8 +227,19 @@ def _check_columns(schema: pa.Schema) -> None:
         )
 
 
-def _with_prefix(schema: pa.Schema, prefix: str) -> list[str]:
-    return [name for name in schema.names if name == prefix or name.startswith(f"{prefix}.")]
+def _with_prefix(schema: pa.Schema, prefix: str, *, texts: bool = False) -> list[str]:
+    """The columns of this kind: those of numbers, or those of texts."""
+    return [
+        field.name
+        for field in schema
+        if (field.name == prefix or field.name.startswith(f"{prefix}."))
+        # An action is no text: whoever reads it as a tensor says so.
+        and (_is_text(field.type) == texts or prefix == "action")
+    ]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _episode(parts: list[pa.RecordBatch], row: int) -> EpisodeData:
@@ -234,6 +271,14 @@ def _episode(parts: list[pa.RecordBatch], row: int) -> EpisodeData:
         names = _with_prefix(batch.schema, prefix)
         return unnamed(prefix, {name: _from_tensor(batch, name, rows, count, row) for name in names})
 
+    def texts(prefix: str, rows: int) -> dict[str, Any]:
+        names = _with_prefix(batch.schema, prefix, texts=True)
+        return {name[len(prefix) + 1 :]: batch[name].slice(0, rows).to_pylist() for name in names}
+
+    extras = {
+        name[len("extra.") :]: _from_tensor(batch, name, count, count, row)
+        for name in _with_prefix(batch.schema, "extra")
+    }
     final = closed and all(batch[name][count].is_valid for name in _with_prefix(batch.schema, "observation"))
     terminated, truncated = bool(column("terminated").any()), bool(column("truncated").any())
     # What was not recorded by Relevo may have no closing rows.
@@ -258,6 +303,8 @@ def _episode(parts: list[pa.RecordBatch], row: int) -> EpisodeData:
         values=floats("value", np.float32),
         actor_id=UUID(bytes=identity) if isinstance(identity, bytes) else identity,
         number=int(batch["episode"][0].as_py()),
+        extras={**extras, **texts("extra", count)},
+        texts=texts("observation", count + final),
     )
 
 

@@ -6,7 +6,7 @@ use super::contract::Batch;
 use crate::{
     error::Result,
     spec::TensorSpec,
-    tensor::{Tensor, TensorView},
+    tensor::{DeviceId, Tensor, TensorView},
 };
 
 /// How a model is to be loaded.
@@ -118,6 +118,11 @@ pub trait Model: fmt::Debug + Send + Sync {
         &[]
     }
 
+    /// A device in whose memory sessions read inputs, beside that of the CPU: where the model runs.
+    fn device(&self) -> DeviceId {
+        DeviceId::CPU
+    }
+
     /// A new session on the shared weights.
     fn session(&self) -> Result<Box<dyn Session>>;
 }
@@ -126,10 +131,10 @@ pub trait Model: fmt::Debug + Send + Sync {
 pub trait Session: Send {
     /// Runs the model once.
     ///
-    /// `inputs` holds every input in the file's order. `wanted` lists the outputs to compute, and `outputs[i]` receives
-    /// output `wanted[i]`. A tensor in `outputs` that already has elements is taken as the caller's word for the
-    /// output's type and shape, and is written in place without an allocation; an empty one takes the shape that the
-    /// run gives.
+    /// `inputs` holds every input in the file's order; those that lie on the session's own device are read there, others in
+    /// the CPU's memory ([`TensorView::memory`]). `wanted` lists the outputs to compute, and `outputs[i]` receives output
+    /// `wanted[i]`. A tensor in `outputs` that already has elements is taken as the caller's word for the output's type and
+    /// shape, and is written in place without an allocation; an empty one takes the shape that the run gives.
     ///
     /// # Errors
     /// [`Error::Inference`](crate::Error::Inference) when the model fails, with the backend's own message.

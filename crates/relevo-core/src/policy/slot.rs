@@ -406,6 +406,7 @@ fn step_schema(loaded: &LoadedModel, head: &Head) -> StepSchema {
         mask: None,
         log_prob: head.gives_log_prob(),
         value: head.gives_value(),
+        extras: Vec::new(),
     }
 }
 

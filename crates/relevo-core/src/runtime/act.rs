@@ -16,8 +16,9 @@ use super::{
     group::{ActorGroup, GroupState, Work, still_waiting},
     handover::Caller,
     memory::Memory,
+    placed::Placed,
     results::ActionResults,
-    segment::Failure,
+    segment::{Failure, SegmentCall},
     shared::AgentShared,
     ticket::{Request, Ticket},
 };
@@ -25,7 +26,7 @@ use crate::{
     error::{Error, Result},
     policy::PolicySlot,
     spec::{DType, shape_text},
-    trajectory::{ColumnSpec, Flags, StepSchema},
+    trajectory::{ColumnSpec, ExtraInput, Flags, StepSchema, check_inputs},
 };
 
 /// Which rows of a call belong into trajectories.
@@ -71,6 +72,7 @@ pub struct ActCall<'a> {
     pub(super) agent: Arc<AgentShared>,
     pub(super) guard: MutexGuard<'a, GroupState>,
     masked: bool,
+    pub(super) placed: Option<Placed<'a>>,
 }
 
 impl ActorGroup {
@@ -88,7 +90,7 @@ impl ActorGroup {
         if self.waiting.load(Ordering::Acquire) {
             return Err(still_waiting(&self.actors[0]));
         }
-        Ok(Some(ActCall { group: self, agent, guard, masked: false }))
+        Ok(Some(ActCall { group: self, agent, guard, masked: false, placed: None }))
     }
 
     /// Whether the only actor's last call still waits for its action.
@@ -123,7 +125,7 @@ impl ActorGroup {
     ) -> Result<Arc<ActionResults>> {
         let ActOptions { deterministic, record } = *options;
         if self.actors.len() == 1 {
-            let request = Request { observations, mask, deterministic, record: record.keeps(0) };
+            let request = Request { observations, mask, deterministic, record: record.keeps(0), extras: &[] };
             return self.begin(observations, mask)?.submit(&request, Caller::Blocks)?.wait();
         }
         let mut call = self.begin(observations, mask)?;
@@ -211,9 +213,9 @@ impl ActCall<'_> {
         self.guard.leased && self.guard.work.as_ref().is_some_and(|work| !masked || work.layout.mask.is_some())
     }
 
-    /// Whether the block has no row left.
+    /// Whether the block takes no row more.
     fn is_full(&self) -> bool {
-        self.guard.work.as_ref().is_some_and(|work| work.block.rows == work.block.capacity)
+        self.guard.work.as_ref().is_some_and(|work| work.block.is_full())
     }
 
     /// How many choices a mask speaks of.
@@ -322,23 +324,40 @@ impl ActCall<'_> {
         Ok(())
     }
 
+    /// Takes the values of the extra columns of all actors, in the caller's order. A call that is recorded needs them where the
+    /// agent has such columns.
+    ///
+    /// # Errors
+    /// [`Error::Contract`] where they are not those of the columns.
+    pub fn write_extras(&mut self, extras: &[ExtraInput<'_>]) -> Result<()> {
+        work(&mut self.guard)?.write_extras(extras)
+    }
+
     /// Runs the policies and commits the row.
     ///
     /// # Errors
     /// [`Error::Contract`] for an observation with NaN, [`Error::Inference`] where a policy fails or gives NaN.
     pub fn run(mut self, options: &ActOptions<'_>) -> Result<Arc<ActionResults>> {
-        let masked = self.masked;
+        let (masked, placed) = (self.masked, self.placed.as_ref());
         let work = work(&mut self.guard)?;
         let row = work.next_row();
-        work.refuse_nan(row)?;
+        work.require_extras(!matches!(options.record, Recording::Nothing))?;
+        work.refuse_nan(row, placed)?;
         if let (Some(width), false) = (work.layout.mask, masked) {
             let cells = work.block.cells(row);
             work.block.masks[cells.start * width..cells.end * width].fill(1);
         }
         let mut raw = None;
         for segment in 0..work.policies.len() {
-            let keep = self.agent.keep_outputs && work.policies.len() == 1;
-            raw = match work.run_segment(segment, row, masked, self.agent.seed, options.deterministic, keep) {
+            let call = SegmentCall {
+                row,
+                masked,
+                placed,
+                seed: self.agent.seed,
+                deterministic: options.deterministic,
+                keep_outputs: self.agent.keep_outputs && work.policies.len() == 1,
+            };
+            raw = match work.run_segment(segment, &call) {
                 Ok(raw) => raw,
                 Err(Failure { error, column }) => {
                     let actor = column.map(|column| &self.group.actors[work.caller_row(column)]);
@@ -350,7 +369,10 @@ impl ActCall<'_> {
             };
         }
         work.memories.iter_mut().for_each(Memory::advance);
-        work.commit(row, options.record, self.agent.records());
+        // Recording may have begun since what it needs was copied.
+        let keeps = work.layout.recorded && !matches!(options.record, Recording::Nothing);
+        let lacks = keeps && placed.is_some_and(Placed::any_away);
+        work.commit(row, options.record, self.agent.records() && !lacks);
         Ok(work.hand_out(row, raw))
     }
 }
@@ -361,9 +383,37 @@ impl Work {
         if self.layout.recorded { self.block.rows } else { 0 }
     }
 
-    fn refuse_nan(&self, row: usize) -> Result<()> {
+    /// Takes the values of the extra columns for the row to come.
+    pub(super) fn write_extras(&mut self, extras: &[ExtraInput<'_>]) -> Result<()> {
+        if extras.is_empty() {
+            return Ok(());
+        }
+        check_inputs(&self.layout.extras, extras, self.layout.columns())?;
+        for (cells, given) in self.extras.iter_mut().zip(extras) {
+            cells.write(*given, self.order.as_deref());
+        }
+        self.extras_given = true;
+        Ok(())
+    }
+
+    /// Refuses a call that is recorded and lacks the values of extra columns.
+    pub(super) fn require_extras(&self, recorded: bool) -> Result<()> {
+        if self.extras.is_empty() || self.extras_given || !recorded {
+            return Ok(());
+        }
+        let names: Vec<_> = self.layout.extras.iter().map(|spec| spec.name.as_str()).collect();
+        Err(Error::Contract(format!(
+            "the agent records extra columns ({}), and this call gives no values for them; give them, or do not record the call",
+            names.join(", ")
+        )))
+    }
+
+    fn refuse_nan(&self, row: usize, placed: Option<&Placed<'_>>) -> Result<()> {
         let cells = self.block.cells(row);
         for (index, column) in self.layout.schema().observations.iter().enumerate() {
+            if placed.is_some_and(|placed| placed.is_away(index)) {
+                continue;
+            }
             let size = column.row_bytes();
             let bytes = &self.block.observations[index].as_slice()[cells.start * size..cells.end * size];
             if let Some(element) = first_nan(bytes, column.dtype) {
@@ -445,6 +495,12 @@ impl Work {
         if !recording || self.has_muted() {
             self.mute(self.block.cells(row), recording);
         }
+        if std::mem::take(&mut self.extras_given) && self.layout.recorded {
+            let (first, columns) = (self.block.cells(row).start, self.layout.columns());
+            for (target, cells) in self.block.extras.iter_mut().zip(&self.extras) {
+                target.copy(first, cells, 0..columns);
+            }
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         self.block.timestamps[row] = now as i64;
         for stream in &mut self.streams {
@@ -508,12 +564,12 @@ impl Work {
     }
 }
 
-fn work<'a>(guard: &'a mut MutexGuard<'_, GroupState>) -> Result<&'a mut Work> {
+pub(super) fn work<'a>(guard: &'a mut MutexGuard<'_, GroupState>) -> Result<&'a mut Work> {
     guard.work.as_mut().ok_or_else(unprepared)
 }
 
 /// The error for arguments that were checked against another policy than the one that the actors follow now.
-fn changed_meanwhile() -> Error {
+pub(super) fn changed_meanwhile() -> Error {
     Error::Contract(
         "the actors were assigned to a policy that observes or chooses something else while the call began; call again with \
          what that one takes"

@@ -25,8 +25,8 @@ use crate::{
     fork::Birthplace,
     policy::{LoadedModel, Normalizer, PolicySlot},
     trajectory::{
-        Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, StepSchema,
-        StreamPlace, Subscription, WhenFull,
+        Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, Sink, StepSchema,
+        StreamPlace, Subscription, WhenFull, check_extras,
     },
 };
 
@@ -58,6 +58,7 @@ impl Agent {
             shared: Arc::new(AgentShared {
                 seed,
                 keep_outputs: config.keep_outputs,
+                extras: config.extras.as_slice().into(),
                 structure: Mutex::default(),
                 phase: AtomicUsize::new(BUILT),
                 birthplace: Birthplace::here(),
@@ -110,17 +111,17 @@ impl Agent {
     }
 
     /// The writer of the run folder, if there is one, and the number of the first episode.
-    fn open_folder(&self) -> Result<(Option<RunWriter>, u64)> {
+    fn open_folder(&self) -> Result<(Option<Sink>, u64)> {
         let Some(record) = &self.config.record else { return Ok((None, 0)) };
         let models = self.shared.table.read().policies.iter().map(|policy| model_info(policy)).collect();
         if let Some((mut writer, first_episode)) = self.resumed.lock().take() {
             for model in models {
                 writer.add_model(model)?;
             }
-            return Ok((Some(writer), first_episode));
+            return Ok((Some(Sink::Arrow(writer)), first_episode));
         }
         let info = RunInfo::new(self.shared.seed, self.config.description.clone(), models);
-        Ok((Some(RunWriter::create(&record.folder, &info, record.options)?), 0))
+        Ok((Some(Sink::create(&record.folder, &info, record.format, record.options)?), 0))
     }
 
     /// How far the actors' random streams have been used.
@@ -249,6 +250,7 @@ impl Agent {
     /// Adds `count` actors with a model of their own, which goes when the last of them goes; gives their ids.
     pub fn add_actors_with_model(&self, count: usize, policy: Arc<PolicySlot>) -> Result<Vec<Uuid>> {
         self.shared.check_changeable()?;
+        check_extras(&policy.current().schema, &self.shared.extras)?;
         let mut table = self.shared.table.write();
         if table.all_policies().any(|known| known.name() == policy.name()) {
             return Err(Error::Config(format!(

@@ -16,7 +16,7 @@ use super::{actor::Actor, memory::Memory, results::ResultsRing, shared::AgentSha
 use crate::{
     error::{Error, Result},
     policy::{PolicySlot, random::Stream},
-    trajectory::{ActorTag, Block, BlockLayout, Flags, Segment, Spares},
+    trajectory::{ActorTag, Block, BlockLayout, ExtraCells, ExtraSpec, Flags, Segment, Spares, StepSchema},
 };
 
 /// Emptied blocks that wait to be filled again.
@@ -57,6 +57,10 @@ pub(super) struct Work {
     pub(super) memories: Vec<Memory>,
     pub(super) block: Block,
     pub(super) spares: Spares,
+    /// The extra columns of the row to come.
+    pub(super) extras: Vec<ExtraCells>,
+    /// Whether the call under way has given them.
+    pub(super) extras_given: bool,
     /// The row that was acted last, while it may still be observed.
     pub(super) open_row: Option<usize>,
     /// Whether an episode ended since the block was last sent.
@@ -70,6 +74,14 @@ impl ActorGroup {
     pub(super) fn new(agent: Weak<AgentShared>, actors: Vec<Arc<Actor>>) -> Self {
         let state = GroupState { leased: false, work: None, lane: Lane::default() };
         Self { actors, agent, state: Mutex::new(state), waiting: AtomicBool::new(false) }
+    }
+
+    /// The columns that callers fill.
+    ///
+    /// # Errors
+    /// [`Error::State`] where the agent is gone.
+    pub fn extras(&self) -> Result<Arc<[ExtraSpec]>> {
+        Ok(self.agent()?.extras.clone())
     }
 
     pub(super) fn agent(&self) -> Result<Arc<AgentShared>> {
@@ -121,7 +133,7 @@ impl ActorGroup {
                 return Err(still_waiting(actor));
             }
         }
-        let work = Work::new(&self.actors, mask, agent.recorder().is_some())?;
+        let work = Work::new(&self.actors, mask, agent.recorder().is_some(), &agent.extras)?;
         for (column, stream) in work.streams.iter().enumerate() {
             let mut home = self.actors[work.caller_row(column)].home.lock();
             home.draws = stream.draw;
@@ -195,7 +207,7 @@ impl ActorGroup {
         if let Some(mut state) = self.state.try_lock()
             && let Some(work) = &mut state.work
             && work.ended
-            && recorder.has_room(work.layout.bytes(work.block.capacity))
+            && recorder.has_room(work.block.bytes())
             && let Some(block) = work.detach(|_| true)
         {
             // The recorder's own thread asks, and it cannot wait for itself: there is room, and nobody else takes it while
@@ -206,7 +218,7 @@ impl ActorGroup {
 }
 
 impl Work {
-    fn new(actors: &[Arc<Actor>], mask: Option<usize>, recorded: bool) -> Result<Self> {
+    fn new(actors: &[Arc<Actor>], mask: Option<usize>, recorded: bool, extras: &Arc<[ExtraSpec]>) -> Result<Self> {
         // Columns of one policy lie side by side, so that its rows are one contiguous batch.
         let mut policies: Vec<Arc<PolicySlot>> = Vec::new();
         let mut members: Vec<Vec<u32>> = Vec::new();
@@ -230,8 +242,8 @@ impl Work {
             }
             memories.push(memory);
             let mut schema = version.schema.clone();
-            if mask.is_some() {
-                schema = Arc::new(crate::trajectory::StepSchema { mask, ..(*schema).clone() });
+            if mask.is_some() || !extras.is_empty() {
+                schema = Arc::new(StepSchema { mask, extras: extras.to_vec(), ..(*schema).clone() });
             }
             let until = from + members.len();
             segments.push(Segment { from, until, policy: policy.name().clone(), schema });
@@ -244,6 +256,7 @@ impl Work {
             actors: columns().map(|actor| ActorTag { ordinal: actor.ordinal, id: actor.id() }).collect(),
             segments,
             mask,
+            extras: extras.clone(),
             recorded,
         });
         let mut muted: Vec<_> = columns().map(|actor| actor.home.lock().muted).collect();
@@ -255,6 +268,8 @@ impl Work {
             memories,
             streams: columns().map(|actor| Stream { actor: actor.ordinal, draw: actor.home.lock().draws }).collect(),
             block: Block::new(layout.clone(), layout.capacity_after(0)),
+            extras: extras.iter().map(|spec| ExtraCells::new(spec, layout.columns())).collect(),
+            extras_given: false,
             spares: Arc::new(ArrayQueue::new(SPARES)),
             muted,
             open_row: None,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    trajectory::{ColumnSpec, FinalObservation, Flags},
+    trajectory::{ColumnSpec, FinalObservation, Flags, LastObservation},
 };
 
 /// One value for all actors, or one for each, in the caller's order.
@@ -90,20 +90,27 @@ pub struct FinalObservations {
     pub rows: Vec<u32>,
     /// For each of them, the bytes of all observation columns.
     pub bytes: Vec<u8>,
+    /// For each of them, the observed texts, in the order of the agent's extra columns.
+    pub texts: Vec<String>,
     /// What they look like.
     pub columns: Vec<ColumnSpec>,
 }
 
 impl FinalObservations {
-    fn get(&self, row: usize) -> Option<&[u8]> {
+    fn get(&self, row: usize) -> Option<LastObservation<'_>> {
         let at = self.rows.binary_search(&(row as u32)).ok()?;
         let size: usize = self.columns.iter().map(ColumnSpec::row_bytes).sum();
-        self.bytes.get(at * size..(at + 1) * size)
+        let texts = self.texts.len() / self.rows.len();
+        let bytes = self.bytes.get(at * size..(at + 1) * size)?;
+        Some(LastObservation { bytes, texts: self.texts.get(at * texts..(at + 1) * texts)? })
     }
 
     /// Refuses final observations that are of another kind than those of the block that the step is in.
     fn check(&self, work: &Work) -> Result<()> {
-        if self.rows.is_empty() || self.columns == work.layout.schema().observations {
+        if self.rows.is_empty()
+            || (self.columns == work.layout.schema().observations
+                && self.texts.len() == self.rows.len() * work.block.observed_texts())
+        {
             return Ok(());
         }
         Err(Error::Contract(
@@ -256,7 +263,7 @@ impl Work {
     }
 
     /// Takes in the final observation, if the episode ended with this step.
-    fn close(&mut self, row: usize, column: usize, last: Option<&[u8]>) {
+    fn close(&mut self, row: usize, column: usize, last: Option<LastObservation<'_>>) {
         let cell = self.block.cells(row).start + column;
         let flags = Flags(self.block.flags[cell]);
         if !flags.ended() {
@@ -271,7 +278,8 @@ impl Work {
         {
             self.block.flags[cell] |= Flags::FINAL;
             self.block.finals.push(FinalObservation { row: row as u32, column: column as u32 });
-            self.block.final_bytes.extend_from_slice(last);
+            self.block.final_bytes.extend_from_slice(last.bytes);
+            self.block.final_texts.extend_from_slice(last.texts);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     fork::Birthplace,
     policy::PolicySlot,
-    trajectory::{Recorder, Sealer},
+    trajectory::{ExtraSpec, Recorder, Sealer},
 };
 
 /// What an agent's handles share.
@@ -25,6 +25,8 @@ use crate::{
 pub(super) struct AgentShared {
     pub(super) seed: u64,
     pub(super) keep_outputs: bool,
+    /// The columns that callers fill.
+    pub(super) extras: Arc<[ExtraSpec]>,
     /// Held while actors move between groups, and by everything that needs several groups at once.
     pub(super) structure: Mutex<()>,
     pub(super) phase: AtomicUsize,

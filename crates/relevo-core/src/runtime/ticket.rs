@@ -22,6 +22,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     policy::PolicySlot,
+    trajectory::ExtraInput,
 };
 
 /// What a single call asks for.
@@ -35,12 +36,14 @@ pub struct Request<'a> {
     pub deterministic: Option<bool>,
     /// Whether the step is recorded.
     pub record: bool,
+    /// The values of the agent's extra columns, where it has some.
+    pub extras: &'a [ExtraInput<'a>],
 }
 
 impl<'a> Request<'a> {
     /// A request for an action by the policy's head, recorded, without a mask.
     pub fn new(observations: &'a [&'a [u8]]) -> Self {
-        Self { observations, mask: None, deterministic: None, record: true }
+        Self { observations, mask: None, deterministic: None, record: true, extras: &[] }
     }
 }
 
@@ -143,6 +146,9 @@ impl ActCall<'_> {
             return Err(still_waiting(&group.actors[0]));
         }
         let GroupState { work: Some(work), lane, .. } = &mut *guard else { return Err(unprepared()) };
+        work.extras_given = false;
+        work.write_extras(request.extras)?;
+        work.require_extras(request.record)?;
         let ([policy], [stream], [memory]) = (&work.policies[..], &work.streams[..], &mut work.memories[..]) else {
             return Err(unprepared());
         };

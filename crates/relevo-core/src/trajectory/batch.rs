@@ -8,7 +8,7 @@ use std::ops::Range;
 use arrow_buffer::Buffer;
 use arrow_ipc::FieldNode;
 
-use super::{ColumnSpec, Piece, StepSchema, schema};
+use super::{ColumnSpec, ExtraKind, ExtraValues, Piece, StepSchema, Texts, schema};
 
 /// Fails where a piece of an episode contradicts itself, so that its rows could not be written or read back.
 pub(crate) fn check(piece: &Piece) -> Result<(), String> {
@@ -48,6 +48,11 @@ pub(crate) fn check(piece: &Piece) -> Result<(), String> {
     let found = episode.observations.iter().map(Buffer::len);
     if !found.eq(steps.observations.iter().map(|column| column.row_bytes() * observation_rows)) {
         return Err(format!("its observations are not {observation_rows} rows of each column"));
+    }
+    let mut extras = steps.extras.iter().zip(&episode.extras);
+    let fit = extras.all(|(spec, values)| values.fit(spec, spec.rows(episode.len, episode.has_final_observation)));
+    if steps.extras.len() != episode.extras.len() || !fit {
+        return Err("its extra columns have not a value of their kind for each step".into());
     }
     let starts = episode.policies.iter().map(|run| run.from);
     if !starts.clone().take(1).eq([0]) || !starts.is_sorted_by(|a, b| a < b && *b < episode.len) {
@@ -164,6 +169,21 @@ impl Body {
             }
         }
         self.buffers.push(chunks);
+        for (index, spec) in steps.extras.iter().enumerate() {
+            let (valid, nulls) = if spec.observed { (&observed, unobserved) } else { (&acted, closings) };
+            match &spec.kind {
+                ExtraKind::Tensor(column) => {
+                    self.tensors(column, valid, nulls, pieces, |piece| match piece.episode.extras.get(index) {
+                        Some(ExtraValues::Tensor(bytes)) => Some(bytes),
+                        _ => None,
+                    });
+                }
+                ExtraKind::Text => self.texts(valid, nulls, pieces, |piece| match piece.episode.extras.get(index) {
+                    Some(ExtraValues::Text(texts)) => texts.clone(),
+                    _ => Texts::default(),
+                })?,
+            }
+        }
         Ok(())
     }
 
@@ -231,6 +251,33 @@ impl Body {
     ) {
         self.column(nulls, std::slice::from_ref(valid));
         self.gathered(size, pieces, buffer);
+    }
+
+    /// A column of texts; rows that a piece has no text for are null.
+    fn texts(
+        &mut self,
+        valid: &Range<usize>,
+        nulls: usize,
+        pieces: &[Piece],
+        texts: impl Fn(&Piece) -> Texts,
+    ) -> Result<(), String> {
+        self.column(nulls, std::slice::from_ref(valid));
+        let start = self.made.len();
+        let mut end = 0_usize;
+        self.made.extend_from_slice(&0_i32.to_le_bytes());
+        let mut chunks = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let texts = texts(piece);
+            for row in 0..piece.rows() {
+                end += if row < texts.len() { texts.length(row) } else { 0 };
+                let offset = i32::try_from(end).map_err(|_| "its texts would fill over 2 GB of one batch")?;
+                self.made.extend_from_slice(&offset.to_le_bytes());
+            }
+            chunks.push(Chunk::Column(texts.bytes()));
+        }
+        self.buffers.push(vec![Chunk::Made(start..self.made.len())]);
+        self.buffers.push(chunks);
+        Ok(())
     }
 
     /// The pieces' buffers one after the other, with zeros for the rows they lack.

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use arrow_buffer::MutableBuffer;
 use uuid::Uuid;
 
-use super::episode::StepSchema;
+use super::{
+    episode::StepSchema,
+    extra::{ExtraCells, ExtraSpec},
+};
 
 /// A block is sealed when it holds about this many bytes: half of what a core's cache usually has.
 const TARGET_BYTES: usize = 1 << 19;
@@ -80,6 +83,8 @@ pub struct BlockLayout {
     pub segments: Vec<Segment>,
     /// Width of the action masks, if this block records masks.
     pub mask: Option<usize>,
+    /// The columns that callers fill.
+    pub extras: Arc<[ExtraSpec]>,
     /// Whether rows are kept for a recorder; if not, the one row is used again and again.
     pub recorded: bool,
 }
@@ -108,11 +113,12 @@ impl BlockLayout {
     fn row_bytes(&self) -> usize {
         let schema = self.schema();
         let tensors: usize = schema.observations.iter().chain(&schema.actions).map(super::ColumnSpec::row_bytes).sum();
-        // Reward, flags, log-probability and value, besides the tensors and the mask.
-        (tensors + self.mask.unwrap_or(0) + 8 + 1 + 4 + 4) * self.columns()
+        let extras: usize = self.extras.iter().map(ExtraSpec::cell_bytes).sum();
+        // Reward, flags, log-probability and value, besides the tensors, the mask and the extra columns.
+        (tensors + extras + self.mask.unwrap_or(0) + 8 + 1 + 4 + 4) * self.columns()
     }
 
-    /// Bytes of a block of `rows` rows.
+    /// Bytes of a block of `rows` rows, without texts.
     pub fn bytes(&self, rows: usize) -> usize {
         self.row_bytes() * rows
     }
@@ -170,6 +176,10 @@ pub struct Block {
     pub finals: Vec<FinalObservation>,
     /// Their bytes: all observation columns of the first, then of the second, and so on.
     pub final_bytes: Vec<u8>,
+    /// Their texts: all that are observed of the first, then of the second, and so on.
+    pub final_texts: Vec<String>,
+    /// One for each extra column.
+    pub extras: Vec<ExtraCells>,
 }
 
 impl Block {
@@ -195,6 +205,8 @@ impl Block {
             draws: Vec::new(),
             finals: Vec::new(),
             final_bytes: Vec::new(),
+            final_texts: Vec::new(),
+            extras: layout.extras.iter().map(|spec| ExtraCells::new(spec, cells)).collect(),
             layout,
         }
     }
@@ -205,6 +217,32 @@ impl Block {
         self.draws.clear();
         self.finals.clear();
         self.final_bytes.clear();
+        self.final_texts.clear();
+        self.extras.iter_mut().for_each(ExtraCells::clear);
+    }
+
+    /// Bytes that the block holds, texts among them.
+    pub fn bytes(&self) -> usize {
+        self.layout.bytes(self.capacity)
+            + self.extras.iter().map(ExtraCells::text_bytes).sum::<usize>()
+            + self.final_texts.iter().map(String::len).sum::<usize>()
+    }
+
+    /// Whether it is to be sealed before another row comes.
+    pub fn is_full(&self) -> bool {
+        self.rows == self.capacity || self.extras.iter().map(ExtraCells::text_bytes).sum::<usize>() > TARGET_BYTES
+    }
+
+    /// How many texts belong to an observation.
+    pub(crate) fn observed_texts(&self) -> usize {
+        self.layout.extras.iter().filter(|spec| spec.observed).count()
+    }
+
+    /// The observed texts of one entry, as finals have them.
+    pub(crate) fn texts_of(&self, row: usize, column: usize) -> Vec<String> {
+        let cell = row * self.layout.columns() + column;
+        let observed = self.layout.extras.iter().zip(&self.extras).filter(|(spec, _)| spec.observed);
+        observed.map(|(_, cells)| String::from_utf8_lossy(cells.get(cell)).into_owned()).collect()
     }
 
     /// The cells of `row`.
@@ -264,7 +302,10 @@ impl Block {
         if !self.values.is_empty() {
             self.values[target.clone()].copy_from_slice(&from.values[source.clone()]);
         }
-        self.rewards[target].copy_from_slice(&from.rewards[source]);
+        self.rewards[target.clone()].copy_from_slice(&from.rewards[source.clone()]);
+        for (to, from) in self.extras.iter_mut().zip(&from.extras) {
+            to.copy(target.start, from, source.clone());
+        }
         let segments = self.layout.segments.len();
         self.versions[to * segments..(to + 1) * segments]
             .copy_from_slice(&from.versions[row * segments..(row + 1) * segments]);

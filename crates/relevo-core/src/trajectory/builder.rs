@@ -7,6 +7,8 @@ use arrow_buffer::{Buffer, MutableBuffer};
 use super::{
     block::{ActorTag, Block, Flags},
     episode::{ColumnSpec, Episode, PolicyRun, StepSchema},
+    extra::ExtraColumn,
+    finals::LastObservation,
     piece::Piece,
 };
 
@@ -32,6 +34,7 @@ pub(crate) struct Columns {
     log_probs: MutableBuffer,
     values: MutableBuffer,
     timestamps: MutableBuffer,
+    extras: Vec<ExtraColumn>,
 }
 
 impl Columns {
@@ -46,12 +49,14 @@ impl Columns {
             log_probs: empty(),
             values: empty(),
             timestamps: empty(),
+            extras: Vec::new(),
         }
     }
 
     /// Bytes that the columns hold.
     pub(crate) fn bytes(&self) -> usize {
-        self.all().into_iter().map(MutableBuffer::len).sum()
+        self.all().into_iter().map(MutableBuffer::len).sum::<usize>()
+            + self.extras.iter().map(ExtraColumn::bytes).sum::<usize>()
     }
 
     /// Row `from` and all behind it, as columns of their own.
@@ -73,18 +78,21 @@ impl Columns {
             log_probs: copy(&self.log_probs, 4),
             values: copy(&self.values, 4),
             timestamps: copy(&self.timestamps, 8),
+            extras: self.extras.iter().zip(&schema.extras).map(|(column, spec)| column.tail(spec, from)).collect(),
         }
     }
 
     /// In the order in which [`EpisodeBuilder::episode`] takes them.
     fn all(&self) -> Vec<&MutableBuffer> {
-        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
+        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps, extras: _ } =
+            self;
         let others = [masks, rewards, reward_known, log_probs, values, timestamps];
         observations.iter().chain(actions).chain(others).collect()
     }
 
     fn into_buffers(self) -> Vec<Buffer> {
-        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
+        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps, extras: _ } =
+            self;
         let others = [masks, rewards, reward_known, log_probs, values, timestamps];
         observations.into_iter().chain(actions).chain(others).map(Buffer::from).collect()
     }
@@ -100,6 +108,8 @@ impl Columns {
         let optional = |buffer: &Option<Buffer>| buffer.as_ref().map_or_else(|| MutableBuffer::new(0), last);
         let mut reward_known = optional(&episode.reward_known);
         reward_known.resize(1, 1);
+        let extras = episode.schema.extras.iter().zip(&episode.extras);
+        let extras = extras.map(|(spec, values)| ExtraColumn::of(&values.slice(spec, episode.len - 1..episode.len)));
         Self {
             observations: episode.observations.iter().map(last).collect(),
             actions: episode.actions.iter().map(last).collect(),
@@ -109,11 +119,13 @@ impl Columns {
             log_probs: optional(&episode.log_probs),
             values: optional(&episode.values),
             timestamps: last(&episode.timestamps),
+            extras: extras.collect(),
         }
     }
 
     fn clear(&mut self) {
-        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps } = self;
+        let Self { observations, actions, masks, rewards, reward_known, log_probs, values, timestamps, extras: _ } =
+            self;
         let others = [masks, rewards, reward_known, log_probs, values, timestamps];
         observations.iter_mut().chain(actions).chain(others).for_each(MutableBuffer::clear);
     }
@@ -144,6 +156,7 @@ impl EpisodeBuilder {
         columns.clear();
         columns.observations.resize_with(schema.observations.len(), || MutableBuffer::new(0));
         columns.actions.resize_with(schema.actions.len(), || MutableBuffer::new(0));
+        columns.extras = schema.extras.iter().map(ExtraColumn::new).collect();
         Self {
             number,
             actor,
@@ -165,7 +178,8 @@ impl EpisodeBuilder {
             || (self.schema.observations == schema.observations
                 && self.schema.actions == schema.actions
                 && self.schema.log_prob == schema.log_prob
-                && self.schema.value == schema.value)
+                && self.schema.value == schema.value
+                && self.schema.extras == schema.extras)
     }
 
     /// Adds the steps of `column` in `rows`, all recorded, of the policy in segment `segment`.
@@ -200,6 +214,9 @@ impl EpisodeBuilder {
             gather(&mut columns.values, bytemuck::cast_slice(&block.values), 4, count, cells());
         }
         columns.timestamps.extend_from_slice(&block.timestamps[rows.clone()]);
+        for (target, source) in columns.extras.iter_mut().zip(&block.extras) {
+            cells().for_each(|cell| target.push(source.get(cell)));
+        }
         self.append_masks(block, count, cells());
         let (segments, policy) = (block.layout.segments.len(), &block.layout.segments[segment].policy);
         for row in rows.clone() {
@@ -283,14 +300,16 @@ impl EpisodeBuilder {
         })
     }
 
-    /// Closes the episode. `last` holds the bytes of all observation columns of the final observation, if it is known.
-    pub(crate) fn finish(mut self, end: End, last: Option<&[u8]>) -> Finished {
-        if let Some(mut last) = last {
+    /// Closes the episode, with its final observation if that is known.
+    pub(crate) fn finish(mut self, end: End, last: Option<LastObservation<'_>>) -> Finished {
+        if let Some(LastObservation { mut bytes, texts }) = last {
             for (target, column) in self.columns.observations.iter_mut().zip(&self.schema.observations) {
-                let (row, rest) = last.split_at(column.row_bytes());
+                let (row, rest) = bytes.split_at(column.row_bytes());
                 target.extend_from_slice(row);
-                last = rest;
+                bytes = rest;
             }
+            let observed = self.columns.extras.iter_mut().zip(&self.schema.extras).filter(|(_, spec)| spec.observed);
+            observed.zip(texts).for_each(|((target, _), text)| target.push(text.as_bytes()));
         }
         let columns = std::mem::replace(&mut self.columns, Columns::new());
         let policies = std::mem::take(&mut self.policies);
@@ -316,6 +335,7 @@ impl EpisodeBuilder {
         end: End,
         has_final_observation: bool,
     ) -> (Episode, Option<Columns>) {
+        let extras = columns.extras.iter().map(ExtraColumn::values).collect();
         let (counts, is_small) = ((columns.observations.len(), columns.actions.len()), columns.bytes() <= SPARE_BYTES);
         let (buffers, spare) =
             if is_small { (pack(&columns.all()), Some(columns)) } else { (columns.into_buffers(), None) };
@@ -334,6 +354,7 @@ impl EpisodeBuilder {
             log_probs: Some(next()).filter(|_| self.schema.log_prob),
             values: Some(next()).filter(|_| self.schema.value),
             timestamps: next(),
+            extras,
             schema: self.schema.clone(),
             policies,
             terminated: end.terminated,

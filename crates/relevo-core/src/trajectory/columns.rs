@@ -10,7 +10,7 @@ use arrow_buffer::{Buffer, NullBuffer};
 use uuid::Uuid;
 
 use super::index::Part;
-use super::{ColumnSpec, Episode, Piece, PolicyRun, StepSchema, schema};
+use super::{ColumnSpec, Episode, ExtraKind, ExtraSpec, ExtraValues, Piece, PolicyRun, StepSchema, Texts, schema};
 
 /// The columns of a batch.
 pub(crate) struct Columns<'a> {
@@ -29,6 +29,7 @@ pub(crate) struct Columns<'a> {
     policies: &'a StringArray,
     versions: &'a PrimitiveArray<UInt64Type>,
     timestamps: Rows,
+    extras: Vec<Extra<'a>>,
 }
 
 impl<'a> Columns<'a> {
@@ -59,6 +60,11 @@ impl<'a> Columns<'a> {
             policies: column(schema::POLICY)?.as_string_opt()?,
             versions: column(schema::POLICY_VERSION)?.as_primitive_opt()?,
             timestamps: Rows::of(column(schema::TIMESTAMP)?, 8)?,
+            extras: steps
+                .extras
+                .iter()
+                .map(|spec| Extra::of(spec, column(&schema::extra_name(spec))?))
+                .collect::<Option<_>>()?,
             schema: steps.clone(),
         })
     }
@@ -123,6 +129,11 @@ impl<'a> Columns<'a> {
             }
             _ => None,
         };
+        let extras = self.schema.extras.iter().zip(&self.extras).map(|(spec, column)| {
+            let until = start + spec.rows(len, has_final_observation);
+            column.values(start..until).ok_or_else(|| format!("the texts of `{}` are damaged", spec.name))
+        });
+        let extras = extras.collect::<Result<_, _>>()?;
         Ok(Episode {
             number,
             actor_id,
@@ -138,6 +149,7 @@ impl<'a> Columns<'a> {
             values: self.values.as_ref().map(bytes),
             policies: self.policies(start, acted),
             timestamps: bytes(&self.timestamps),
+            extras,
             terminated: complete && self.terminated.value(acted - 1),
             truncated: complete && self.truncated.value(acted - 1),
             complete,
@@ -153,6 +165,32 @@ impl<'a> Columns<'a> {
             }
         }
         runs
+    }
+}
+
+/// An extra column.
+enum Extra<'a> {
+    Tensor(Rows),
+    Text(&'a StringArray),
+}
+
+impl<'a> Extra<'a> {
+    fn of(spec: &ExtraSpec, array: &'a ArrayRef) -> Option<Self> {
+        match &spec.kind {
+            ExtraKind::Tensor(column) => Rows::of(array, column.row_bytes()).map(Self::Tensor),
+            ExtraKind::Text => array.as_string_opt().map(Self::Text),
+        }
+    }
+
+    /// The values in these rows; `None` where they cannot be.
+    fn values(&self, rows: Range<usize>) -> Option<ExtraValues> {
+        Some(match self {
+            Self::Tensor(column) => ExtraValues::Tensor(column.bytes(rows.start, rows.end)),
+            Self::Text(array) => {
+                let offsets = array.value_offsets().get(rows.start..=rows.end)?;
+                ExtraValues::Text(Texts::new(offsets, array.values().clone())?)
+            }
+        })
     }
 }
 

@@ -5,7 +5,10 @@ use std::{ops::Range, sync::Arc};
 use arrow_buffer::{Buffer, MutableBuffer};
 use uuid::Uuid;
 
-use super::builder::policies_from;
+use super::{
+    builder::policies_from,
+    extra::{ExtraSpec, ExtraValues},
+};
 use crate::spec::DType;
 
 /// A tensor column of the steps: its name, element type and the shape of one row.
@@ -39,6 +42,8 @@ pub struct StepSchema {
     pub log_prob: bool,
     /// Whether the policy tells the value of observations.
     pub value: bool,
+    /// The columns that the caller fills.
+    pub extras: Vec<ExtraSpec>,
 }
 
 /// The policy that acted from step `from` on, until the next run of the list begins.
@@ -81,6 +86,8 @@ pub struct Episode {
     pub log_probs: Option<Buffer>,
     /// T values, float32.
     pub values: Option<Buffer>,
+    /// The values of each extra column: T rows, and one more of what is observed where `has_final_observation`.
+    pub extras: Vec<ExtraValues>,
     /// Which policy acted when; the first run begins at step 0.
     pub policies: Vec<PolicyRun>,
     /// T times in nanoseconds since 1970, UTC, int64.
@@ -113,6 +120,7 @@ impl Episode {
         self.observations.iter().chain(&self.actions).map(Buffer::len).sum::<usize>()
             + [&self.rewards, &self.timestamps].into_iter().map(Buffer::len).sum::<usize>()
             + optional.into_iter().flatten().map(Buffer::len).sum::<usize>()
+            + self.extras.iter().map(ExtraValues::bytes).sum::<usize>()
     }
 
     /// The policy version of every step.
@@ -138,6 +146,9 @@ impl Episode {
             let count = steps.len() + usize::from(has_final_observation);
             buffer.slice_with_length(steps.start * row_bytes, count * row_bytes)
         };
+        let extras = self.schema.extras.iter().zip(&self.extras).map(|(spec, values)| {
+            values.slice(spec, steps.start..steps.start + spec.rows(steps.len(), has_final_observation))
+        });
         let mut policies = policies_from(&self.policies, steps.start);
         policies.retain(|run| run.from < steps.len());
         Self {
@@ -153,6 +164,7 @@ impl Episode {
             reward_known: self.reward_known.as_ref().map(acted),
             log_probs: self.log_probs.as_ref().map(acted),
             values: self.values.as_ref().map(acted),
+            extras: extras.collect(),
             policies,
             timestamps: acted(&self.timestamps),
             terminated: self.terminated && ends,
@@ -198,6 +210,9 @@ impl Episode {
             one(&|part| Some(part.masks.clone().unwrap_or_else(|| Buffer::from_vec(vec![1_u8; part.len * width]))))
         });
         let last = parts.last()?;
+        let extras = (0..last.extras.len())
+            .map(|index| ExtraValues::joined(parts.iter().filter_map(|part| part.extras.get(index))));
+        let extras = extras.collect::<Option<_>>()?;
         Some(Self {
             number: last.number,
             actor_id: last.actor_id,
@@ -211,6 +226,7 @@ impl Episode {
             reward_known: if knows_all { None } else { one(&known) },
             log_probs: one(&|part| part.log_probs.clone()),
             values: one(&|part| part.values.clone()),
+            extras,
             policies,
             timestamps: one(&|part| Some(part.timestamps.clone()))?,
             terminated: last.terminated,

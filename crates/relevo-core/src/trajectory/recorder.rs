@@ -22,13 +22,13 @@ use super::{
     block::{Block, Flags},
     builder::{Columns, End, EpisodeBuilder, Finished},
     episode::Episode,
-    finals::Finals,
+    finals::{Finals, LastObservation},
     index::StreamPlace,
     memory::{Memory, MemoryLimit},
     recorder_stats::RecorderStats,
     run::ModelInfo,
+    sink::Sink,
     subscription::{Subscription, WhenFull},
-    writer::RunWriter,
 };
 use crate::{
     error::{Error, Result},
@@ -59,7 +59,7 @@ pub struct RecorderConfig {
     /// How much is kept in memory.
     pub memory: MemoryLimit,
     /// The run folder, if there is one.
-    pub writer: Option<RunWriter>,
+    pub writer: Option<Sink>,
     /// Number of the first episode.
     pub first_episode: u64,
     /// Whether actors may go on acting after recording has failed. The error reaches one caller in any case.
@@ -200,7 +200,7 @@ impl Recorder {
     }
 
     fn await_room(&self, block: &Block) {
-        let bytes = block.layout.bytes(block.capacity);
+        let bytes = block.bytes();
         let mut queued = self.shared.queued.lock();
         let mut since = None;
         while *queued > 0 && *queued + bytes > QUEUE_BYTES && !self.shared.ended.load(Ordering::Acquire) {
@@ -221,7 +221,7 @@ impl Recorder {
     }
 
     fn send(&self, block: Block, message: impl FnOnce(Block) -> Message) {
-        *self.shared.queued.lock() += block.layout.bytes(block.capacity);
+        *self.shared.queued.lock() += block.bytes();
         if self.sender.send(message(block)).is_err() {
             self.shared.tell(gone());
         }
@@ -330,7 +330,7 @@ struct Worker {
     shared: Arc<Shared>,
     sealer: Weak<dyn Sealer>,
     recorder: Weak<Recorder>,
-    writer: Option<RunWriter>,
+    writer: Option<Sink>,
     disk_failed: bool,
     /// Episodes that were meant for the disk.
     pushed: u64,
@@ -366,19 +366,19 @@ impl Worker {
                 Ok(Message::Block { mut block, spares }) => {
                     self.cut(&block, false);
                     self.write_parts();
-                    self.shared.taken(block.layout.bytes(block.capacity));
+                    self.shared.taken(block.bytes());
                     block.clear();
                     // A spare too many is dropped.
                     drop(spares.push(block));
                 }
                 Ok(Message::LastBlock(block)) => {
                     self.cut(&block, true);
-                    self.shared.taken(block.layout.bytes(block.capacity));
+                    self.shared.taken(block.bytes());
                 }
                 Ok(Message::Interrupt(ordinal)) => self.interrupt(ordinal),
                 Ok(Message::Model(model)) => self.write(|writer| writer.add_model(model)),
                 Ok(Message::Flush(answer)) => {
-                    self.write(RunWriter::flush);
+                    self.write(Sink::flush);
                     answer.send(()).ok();
                 }
                 Ok(Message::Close(streams)) => return self.close(&streams),
@@ -386,7 +386,7 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.last_tick.elapsed() >= TICK {
-                self.write(RunWriter::flush);
+                self.write(Sink::flush);
                 if let (Some(sealer), Some(recorder)) = (self.sealer.upgrade(), self.recorder.upgrade()) {
                     sealer.seal_idle(&recorder);
                 }
@@ -456,7 +456,8 @@ impl Worker {
                 self.append_all(block, column, segment, rows.start..next);
             }
             let end = End { terminated: false, truncated: true, complete: true };
-            self.finish(actor.ordinal, end, Some(&block.observation_of(next, column)));
+            let (bytes, texts) = (block.observation_of(next, column), block.texts_of(next, column));
+            self.finish(actor.ordinal, end, Some(LastObservation { bytes: &bytes, texts: &texts }));
             rows.start = next;
         }
         self.append_all(block, column, segment, rows);
@@ -511,7 +512,7 @@ impl Worker {
         self.finish(ordinal, End { terminated: false, truncated: false, complete: false }, None);
     }
 
-    fn finish(&mut self, ordinal: u32, end: End, last: Option<&[u8]>) {
+    fn finish(&mut self, ordinal: u32, end: End, last: Option<LastObservation<'_>>) {
         let Some(builder) = self.open.remove(&ordinal) else { return };
         let stats = &self.shared.stats;
         stats.rewards_missing.fetch_add(builder.rewards_missing() as u64, Ordering::Relaxed);
@@ -544,7 +545,7 @@ impl Worker {
     }
 
     /// Runs `operation` on the run folder. A failure stops the recording to disk and reaches the caller at the next call.
-    fn write(&mut self, operation: impl FnOnce(&mut RunWriter) -> Result<()>) {
+    fn write(&mut self, operation: impl FnOnce(&mut Sink) -> Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         let result = operation(writer);
         let stats = &self.shared.stats;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 
-use super::{ColumnSpec, StepSchema};
+use super::{ColumnSpec, ExtraKind, ExtraSpec, StepSchema};
+use crate::error::{Error, Result as CheckResult};
 use crate::spec::DType;
 
 pub(crate) const ACTOR_ID: &str = "actor_id";
@@ -22,6 +23,7 @@ pub(crate) const VALUE: &str = "value";
 pub(crate) const POLICY: &str = "policy";
 pub(crate) const POLICY_VERSION: &str = "policy_version";
 pub(crate) const TIMESTAMP: &str = "timestamp";
+pub(crate) const EXTRA: &str = "extra";
 
 /// The timestamps' time zone.
 pub(crate) const UTC: &str = "UTC";
@@ -85,6 +87,12 @@ pub(crate) fn to_arrow(steps: &StepSchema) -> Result<Schema, String> {
     fields.push(Field::new(POLICY, DataType::Utf8, false));
     fields.push(Field::new(POLICY_VERSION, DataType::UInt64, false));
     fields.push(Field::new(TIMESTAMP, DataType::Timestamp(TimeUnit::Nanosecond, Some(UTC.into())), false));
+    for extra in &steps.extras {
+        fields.push(match &extra.kind {
+            ExtraKind::Tensor(column) => tensor_field(extra_name(extra), column)?,
+            ExtraKind::Text => Field::new(extra_name(extra), DataType::Utf8, true),
+        });
+    }
     for (index, field) in fields.iter().enumerate() {
         if fields[..index].iter().any(|other| other.name() == field.name()) {
             return Err(format!("two columns of the steps would be called `{}`; rename one", field.name()));
@@ -93,12 +101,27 @@ pub(crate) fn to_arrow(steps: &StepSchema) -> Result<Schema, String> {
     Ok(Schema::new(fields))
 }
 
+/// Name of an extra column.
+pub(crate) fn extra_name(extra: &ExtraSpec) -> String {
+    keyed_name(if extra.observed { OBSERVATION } else { EXTRA }, &extra.name)
+}
+
+/// Refuses extra columns that steps of this schema cannot have.
+pub(crate) fn check_extras(steps: &StepSchema, extras: &[ExtraSpec]) -> CheckResult<()> {
+    if extras.iter().any(|extra| extra.name.is_empty()) {
+        return Err(Error::Config("an extra column needs a name".into()));
+    }
+    let steps = StepSchema { extras: extras.to_vec(), ..steps.clone() };
+    to_arrow(&steps).map(drop).map_err(Error::Config)
+}
+
 /// The columns of the steps in a segment with this schema. Fails, with the column's name, where it has none of ours.
 pub(crate) fn from_arrow(schema: &Schema) -> Result<StepSchema, String> {
     check_names(&schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
     let optional = |name: &str| schema.column_with_name(name).map(|(_, field)| field);
     let keyed = |kind| {
         let fields = schema.fields().iter().filter_map(move |field| Some((field, key_of(kind, field.name())?)));
+        let fields = fields.filter(|(field, _)| *field.data_type() != DataType::Utf8);
         fields.map(|(field, key)| read_tensor_field(field, key)).collect::<Result<Vec<_>, _>>()
     };
     let mask = match optional(ACTION_MASK) {
@@ -114,6 +137,7 @@ pub(crate) fn from_arrow(schema: &Schema) -> Result<StepSchema, String> {
         mask,
         log_prob: optional(LOG_PROB).is_some(),
         value: optional(VALUE).is_some(),
+        extras: schema.fields().iter().filter_map(|field| read_extra(field).transpose()).collect::<Result<_, _>>()?,
     };
     for field in to_arrow(&steps)?.fields() {
         let found = schema.field_with_name(field.name()).map_err(|error| error.to_string())?;
@@ -127,6 +151,18 @@ pub(crate) fn from_arrow(schema: &Schema) -> Result<StepSchema, String> {
         }
     }
     Ok(steps)
+}
+
+/// The extra column in a field, if it is one.
+fn read_extra(field: &Field) -> Result<Option<ExtraSpec>, String> {
+    let is_text = *field.data_type() == DataType::Utf8;
+    let (name, observed) = match (key_of(EXTRA, field.name()), key_of(OBSERVATION, field.name())) {
+        (Some(name), _) if !name.is_empty() => (name, false),
+        (_, Some(name)) if is_text => (name, true),
+        _ => return Ok(None),
+    };
+    let kind = if is_text { ExtraKind::Text } else { ExtraKind::Tensor(read_tensor_field(field, "")?) };
+    Ok(Some(ExtraSpec { name: name.into(), kind, observed }))
 }
 
 fn describe(field: &Field) -> String {

@@ -187,8 +187,14 @@ mod tests {
     use crate::trajectory::StepSchema;
 
     fn episode(number: u64) -> Arc<Episode> {
-        let schema =
-            StepSchema { observations: Vec::new(), actions: Vec::new(), mask: None, log_prob: false, value: false };
+        let schema = StepSchema {
+            observations: Vec::new(),
+            actions: Vec::new(),
+            mask: None,
+            log_prob: false,
+            value: false,
+            extras: Vec::new(),
+        };
         Arc::new(Episode {
             number,
             actor_id: Uuid::nil(),
@@ -202,6 +208,7 @@ mod tests {
             reward_known: None,
             log_probs: None,
             values: None,
+            extras: Vec::new(),
             policies: Vec::new(),
             timestamps: arrow_buffer::Buffer::default(),
             terminated: false,

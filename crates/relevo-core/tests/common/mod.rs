@@ -242,7 +242,7 @@ pub fn flushed(agent: &Agent) -> Vec<Arc<Episode>> {
 /// A single call for one observation of one number.
 pub fn request(group: &Arc<ActorGroup>, observation: f32) -> Result<Ticket> {
     let bytes = observation.to_ne_bytes();
-    group.request(&Request { observations: &[&bytes], mask: None, deterministic: None, record: true })
+    group.request(&Request::new(&[&bytes]))
 }
 
 struct Unparks(Thread);
