@@ -83,6 +83,7 @@ def torchscript(
     from relevo.export.comparison import Comparison, UnsuitableInputError
     from relevo.export.declared import FILE, declared
     from relevo.export.evaluation import evaluating
+    from relevo.export.matching import ContradictionError
     from relevo.export.scripting import argument_names
     from relevo.export.weights import fault
 
@@ -94,7 +95,12 @@ def torchscript(
                 "update_model(module, normalization=contract.normalization), or {} for none"
             )
         return _with_memory(source, contract, device)
-    model = _torch_model(source, contract, normalizes)
+    try:
+        model = _torch_model(source, contract, normalizes)
+    except ContradictionError as error:
+        raise ContractError(
+            f"the new model does not fit the one that serves: {error}; the policy keeps its model"
+        ) from None
     if not normalizes and not any(model.statistics):
         known = tuple(contract.normalization.get(tensor.name) for tensor in contract.inputs)
         model = replace(model, statistics=known if any(known) else ())
@@ -136,6 +142,7 @@ def _with_memory(
     import torch
 
     from relevo.export.evaluation import evaluating
+    from relevo.export.matching import places
     from relevo.export.source import unwrapped
     from relevo.export.weights import fault
 
@@ -147,17 +154,25 @@ def _with_memory(
     if (wrong := fault(module)) is not None:
         raise ContractError(f"the new {type(module).__name__} {wrong}; the policy keeps its model")
     kept = {state.input for state in contract.states if state.input == state.output}
-    rows = [tensor.row_shape for tensor in contract.inputs if tensor.name not in kept]
+    taken = [tensor for tensor in contract.inputs if tensor.name not in kept]
+    rows, names = [tensor.row_shape for tensor in taken], [tensor.name for tensor in taken]
     try:
         with _ONE_AT_A_TIME, evaluating(module, device) as core:
             script = torch.jit.script(core)
             arguments = [argument.name for argument in script.forward.schema.arguments[1:]]
-            return script.save_to_buffer(), name, dict(zip(arguments, rows, strict=False)), {}
+            data = script.save_to_buffer()
     except Exception as error:
         raise ModelLoadError(
             f"{name} cannot be loaded: the model that serves keeps memory in its attributes, and such a module must be "
             f"one that torch.jit.script takes: {error}"
         ) from error
+    # As the file itself is served, its arguments stay in their order.
+    if places(arguments[: len(names)], names, len(names), "inputs") is not None:
+        raise ContractError(
+            f"the new model does not fit the one that serves: the inputs are {', '.join(names)}, but forward takes "
+            f"{', '.join(arguments)}; the policy keeps its model. Bring the arguments into that order"
+        )
+    return data, name, dict(zip(arguments, rows, strict=False)), {}
 
 
 def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchModel:  # noqa: ANN401
@@ -178,7 +193,7 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
             raise ConfigError(f"{TAKES}, but {type(source).__name__} came") from None
         inputs = of_contract(contract)
         if not actor_critic.is_one(module):
-            return of_module(module, inputs, names)
+            return of_module(module, inputs, names, states={state.input: state.output for state in contract.states})
         model = of_module(module, inputs, None)
     own = [ROLES.get(name, name) for name in model.outputs]
     # States have one role, and are told apart by their names.

@@ -54,9 +54,16 @@ def torch_model(
 
 
 def of_module(
-    module: nn.Module, inputs: tuple[Input, ...], outputs: Sequence[str] | None, branches: Sequence[int] | None = None
+    module: nn.Module,
+    inputs: tuple[Input, ...],
+    outputs: Sequence[str] | None,
+    branches: Sequence[int] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> TorchModel:
-    """A module's model. Names of outputs are taken from its results where none are given."""
+    """A module's model. Names of outputs are taken from its results where none are given.
+
+    `states` has the output that gives the next value of each input that is a state.
+    """
     sizes = tuple(int(size) for size in branches or ())
     if outputs is None and actor_critic.is_one(module):
         return actor_critic.torch_model(module, inputs, sizes)
@@ -68,7 +75,23 @@ def of_module(
     arguments = Arguments.of(module, inputs)
     if outputs is None:
         outputs = _own_names(module, inputs, arguments)
-    return TorchModel(module, lambda core: Flat(core, arguments), inputs, tuple(outputs), branches=sizes)
+    given = _as_given(tuple(outputs), inputs, arguments, states or {})
+    return TorchModel(
+        module, lambda core: Flat(core, arguments, outputs, given), inputs, tuple(outputs), branches=sizes
+    )
+
+
+def _as_given(
+    outputs: tuple[str, ...], inputs: tuple[Input, ...], arguments: Arguments, states: Mapping[str, str]
+) -> list[str]:
+    """The outputs in the order in which a module gives them, whose states come out as they go in."""
+    taken = [inputs[at].name for at in arguments.order]
+    after = iter([states[name] for name in taken if states.get(name) in outputs])
+    before = [states[given.name] for given in inputs if states.get(given.name) in outputs]
+    # Where the file itself has them in another order than it takes them, positions are all that is known.
+    if len(taken) != len(inputs) or before != [name for name in outputs if name in before]:
+        return list(outputs)
+    return [next(after) if name in before else name for name in outputs]
 
 
 def unwrapped(source: Any) -> nn.Module:  # noqa: ANN401
