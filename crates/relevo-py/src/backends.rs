@@ -23,7 +23,7 @@ use relevo_onnx::OnnxBackend;
 use crate::error::to_python;
 
 /// Endings of TorchScript files, for which there is a package.
-const TORCHSCRIPT: [&str; 3] = ["pt", "pth", "ts"];
+const TORCHSCRIPT: [&str; 5] = ["pt", "pth", "ts", "jit", "torchscript"];
 /// How zip archives begin, as TorchScript files do.
 const ZIP: &[u8] = b"PK\x03\x04";
 

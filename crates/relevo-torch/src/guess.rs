@@ -344,6 +344,17 @@ impl Example {
         Self { shape, scalar: guess.scalar, words: words.into_iter().map(u64::to_le).collect() }
     }
 
+    /// One whose every number has these bytes.
+    pub(crate) fn filled(guess: &Guess, rows: &[usize], bytes: &[u8]) -> Self {
+        let mut example = Self::new(guess, Purpose::State, rows);
+        let size = guess.scalar.dtype().size();
+        let whole: Vec<u8> = bytes[..size].iter().copied().cycle().take(example.words.len() * 8).collect();
+        for (word, bytes) in example.words.iter_mut().zip(whole.chunks_exact(8)) {
+            *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)).to_le();
+        }
+        example
+    }
+
     pub(crate) fn tensor(&self) -> Tensor {
         Tensor {
             data: self.words.as_ptr().cast_mut().cast(),

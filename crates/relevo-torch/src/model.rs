@@ -13,10 +13,11 @@ use crate::{
     archive::{self, Kind},
     declared::{self, Declared},
     device,
-    guess::{Example, LARGE_ROW, Purpose},
+    guess::{Example, Guess, LARGE_ROW, Purpose},
     probe::{self, Found, Inputs},
     scalar::{Scalar, Shown},
     shim::{self, Program},
+    start::{self, Starts},
 };
 
 /// Methods that put a module's memory back, as exporters call them.
@@ -111,7 +112,7 @@ impl Described {
         let declared = program.declared().map_or_else(|| Ok(BTreeMap::new()), |text| declared::read(&text));
         let declared = declared.map_err(|reason| refused(format!("its relevo.json: {reason}; export it again")))?;
         // With everything that may be of use first.
-        let mut tried = vec![[masks.clone(), states].concat(), masks, Vec::new()];
+        let mut tried = vec![[masks.clone(), states.clone()].concat(), masks.clone(), Vec::new()];
         tried.dedup();
         let mut shapes = options.shapes.clone();
         // What a folder says comes first, but gives way where no forward pass agrees with it.
@@ -119,6 +120,16 @@ impl Described {
             Some(row) => vec![Some(row), None],
             None => vec![None],
         };
+        // What comes out where no state goes in shows what states are like.
+        let mut begun = Vec::new();
+        if !states.is_empty()
+            && let Ok(names) = program.prepare(method, &masks)
+            && let Ok(search) =
+                Search::new(&program, &names, &shapes, &declared, &options.states, folders[0].as_deref())
+            && let Ok((_, found)) = search.found(&program)
+        {
+            begun = found.begun();
+        }
         let mut failure = None;
         for (included, folder) in tried.iter().flat_map(|included| folders.iter().map(move |folder| (included, folder)))
         {
@@ -133,11 +144,16 @@ impl Described {
                     "its {weight}, as a training that went astray leaves it; export an earlier checkpoint"
                 )));
             }
-            match Search::new(&program, &names, &shapes, &declared, &options.states, folder.as_deref())?.found(&program)
-            {
+            let mut search = Search::new(&program, &names, &shapes, &declared, &options.states, folder.as_deref())?;
+            search.begun.clone_from(&begun);
+            match search.found(&program) {
                 Ok((search, found)) => {
                     let mut description = search.description(&found);
                     if has_loose_state(&description, included) {
+                        continue;
+                    }
+                    let empty: Vec<_> = states.iter().filter(|name| included.contains(name)).cloned().collect();
+                    if !empty.is_empty() && !add_start(&mut program, &empty, &search, &found, &mut description)? {
                         continue;
                     }
                     add_notes(&mut description, method, optional.iter().filter(|name| !included.contains(name)));
@@ -173,6 +189,8 @@ struct Search<'a> {
     /// Inputs whose row the module itself tells.
     told: Vec<String>,
     random: Vec<String>,
+    /// What states may be like.
+    begun: Vec<Guess>,
 }
 
 impl<'a> Search<'a> {
@@ -218,7 +236,7 @@ impl<'a> Search<'a> {
             }
         }
         let random = program.random_operators().map_err(refused)?;
-        Ok(Self { names, purposes, given, types, told, random })
+        Ok(Self { names, purposes, given, types, told, random, begun: Vec::new() })
     }
 
     fn found(self, program: &Program) -> export::Result<(Self, Found)> {
@@ -227,6 +245,7 @@ impl<'a> Search<'a> {
             purposes: &self.purposes,
             given: &self.given,
             types: &self.types,
+            begun: &self.begun,
             random: !self.random.is_empty(),
         };
         match probe::find(program, &inputs) {
@@ -345,6 +364,34 @@ impl<'a> Search<'a> {
         }
         links
     }
+}
+
+/// Lets an episode begin with what the module makes of None, where that is something else than zeros. Gives whether the module
+/// uses those states at all.
+fn add_start(
+    program: &mut Program,
+    empty: &[String],
+    search: &Search<'_>,
+    found: &Found,
+    description: &mut Description,
+) -> export::Result<bool> {
+    let starts = Starts { states: empty, names: search.names, purposes: &search.purposes, found };
+    if !starts.are_used(program).map_err(refused)? {
+        return Ok(false);
+    }
+    let marked = starts.marked(program, !search.random.is_empty()).map_err(refused)?;
+    for link in description.states.iter_mut().filter(|link| marked.contains(&link.input)) {
+        let guess = &found.guesses[link.input];
+        link.initial = start::mark(guess.scalar.dtype()).repeat(guess.row.iter().product());
+    }
+    if !marked.is_empty() {
+        let names: Vec<_> = empty.iter().map(|name| format!("`{name}`")).collect();
+        description.notes.push(format!(
+            "{} is None at the start of an episode, of which the module makes another state than zeros",
+            names.join(" and ")
+        ));
+    }
+    Ok(true)
 }
 
 fn add_notes<'a>(description: &mut Description, method: &str, left_out: impl Iterator<Item = &'a String>) {

@@ -37,6 +37,28 @@ pub(crate) struct Found {
     pub(crate) single: Option<String>,
 }
 
+impl Found {
+    /// What the outputs behind the first are like, the last ones first: states that came out may go in.
+    pub(crate) fn begun(&self) -> Vec<Guess> {
+        let mut begun: Vec<Guess> = Vec::new();
+        for (output, batch_axis) in self.outputs.iter().zip(&self.batch_axes).skip(1).rev() {
+            let axes = (0..output.shape.len()).filter(|axis| match (&self.single, batch_axis) {
+                (None, known) => *known == Some(*axis),
+                (Some(_), _) => output.shape[*axis] == 1,
+            });
+            for axis in axes {
+                let mut row = output.shape.clone();
+                row.remove(axis);
+                let guess = Guess { scalar: output.scalar, row, axis };
+                if !begun.contains(&guess) {
+                    begun.push(guess);
+                }
+            }
+        }
+        begun
+    }
+}
+
 /// Inputs that are guessed together: the parts of a tuple that holds states are alike, and often all states are.
 struct Group {
     leaves: Vec<usize>,
@@ -51,6 +73,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) given: &'a BTreeMap<String, Vec<Vec<usize>>>,
     /// Types that are known.
     pub(crate) types: &'a BTreeMap<String, Scalar>,
+    /// What a state may be like, as it comes out where none goes in.
+    pub(crate) begun: &'a [Guess],
     /// Whether the outputs differ from call to call anyway.
     pub(crate) random: bool,
 }
@@ -131,10 +155,12 @@ fn groups(inputs: &Inputs<'_>, hints: &Hints, alike: bool) -> Vec<Group> {
             None => alike.then_some(""),
             Some((tuple, _)) => Some(tuple),
         };
-        match groups.iter_mut().find(|(known, _)| tuple.is_some() && *known == tuple) {
-            Some((_, group)) => group.leaves.push(leaf),
-            None => groups.push((tuple, Group { leaves: vec![leaf], guesses: hints.guesses(*purpose) })),
+        if let Some((_, group)) = groups.iter_mut().find(|(known, _)| tuple.is_some() && *known == tuple) {
+            group.leaves.push(leaf);
+            continue;
         }
+        let begun = if *purpose == Purpose::State { inputs.begun } else { &[] };
+        groups.push((tuple, Group { leaves: vec![leaf], guesses: [begun, &hints.guesses(*purpose)].concat() }));
     }
     groups.into_iter().map(|(_, group)| group).collect()
 }

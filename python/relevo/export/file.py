@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from relevo.settings import Bounds
 
-TORCHSCRIPT = (".pt", ".pth", ".ts")
+TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit", ".torchscript")
 """Endings of TorchScript files."""
 
 

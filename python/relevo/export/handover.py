@@ -83,8 +83,8 @@ def torchscript(
     from relevo.export.comparison import Comparison, UnsuitableInputError
     from relevo.export.declared import FILE, declared
     from relevo.export.evaluation import evaluating
-    from relevo.export.matching import ContradictionError
     from relevo.export.scripting import argument_names
+    from relevo.export.starts import check_start
     from relevo.export.weights import fault
 
     if any(state.input == state.output for state in contract.states):
@@ -95,12 +95,7 @@ def torchscript(
                 "update_model(module, normalization=contract.normalization), or {} for none"
             )
         return _with_memory(source, contract, device)
-    try:
-        model = _torch_model(source, contract, normalizes)
-    except ContradictionError as error:
-        raise ContractError(
-            f"the new model does not fit the one that serves: {error}; the policy keeps its model"
-        ) from None
+    model = _torch_model(source, contract, normalizes)
     if not normalizes and not any(model.statistics):
         known = tuple(contract.normalization.get(tensor.name) for tensor in contract.inputs)
         model = replace(model, statistics=known if any(known) else ())
@@ -115,6 +110,7 @@ def torchscript(
     roles |= {names[own.name]: known.role for known, own in episodes if known.role in EPISODE_ROLES}
     try:
         with _ONE_AT_A_TIME, _short_turns(), evaluating(model.core, device) as core:
+            check_start(model, core, device)
             script = _script(model, core, Comparison(model, core, device))
             about = declared(model, list(names.values()), with_types=False)
             return script.save_to_buffer(_extra_files={FILE: about}), name, shapes, roles
@@ -179,6 +175,7 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
     """The source with the outputs of the model that serves, whose constants are kept."""
     from relevo.export import actor_critic, stable_baselines
     from relevo.export.inputs import of_contract
+    from relevo.export.matching import ContradictionError
     from relevo.export.modules import Selected
     from relevo.export.source import of_module, torch_model, unwrapped
 
@@ -193,7 +190,13 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
             raise ConfigError(f"{TAKES}, but {type(source).__name__} came") from None
         inputs = of_contract(contract)
         if not actor_critic.is_one(module):
-            return of_module(module, inputs, names, states={state.input: state.output for state in contract.states})
+            states = {state.input: state.output for state in contract.states}
+            try:
+                return of_module(module, inputs, names, states=states)
+            except ContradictionError as error:
+                raise ContractError(
+                    f"the new model does not fit the one that serves: {error}; the policy keeps its model"
+                ) from None
         model = of_module(module, inputs, None)
     own = [ROLES.get(name, name) for name in model.outputs]
     # States have one role, and are told apart by their names.
