@@ -25,6 +25,7 @@ from relevo.cli.terminal import (
     parse_roles,
     parse_shapes,
     print_json,
+    prints_on_standard_error,
 )
 from relevo.cli.wording import for_command_line
 from relevo.settings import Head
@@ -65,11 +66,11 @@ def inspect(
 
         relevo inspect policy.onnx --head categorical --branches 3,2
     """
-    model = ModelModule.load_from_path(
-        policy, device=device, roles=parse_roles(role or []), shapes=parse_shapes(shape or [])
-    )
-    contract = model.contract
-    actions = _actions(model, head, parse_branches(branches))
+    roles, shapes = parse_roles(role or []), parse_shapes(shape or [])
+    with prints_on_standard_error():
+        model = ModelModule.load_from_path(policy, device=device, roles=roles, shapes=shapes)
+        contract = model.contract
+        actions = _actions(model, head, parse_branches(branches))
     if json:
         print_json(
             _as_dict(model, contract, head) | {"head": head or contract.default_head, "actions": actions.as_dict()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from relevo.cli.terminal import (
     parse_roles,
     parse_shapes,
     print_json,
+    prints_on_standard_error,
     warnings_shown,
 )
 from relevo.collection import collect
@@ -186,7 +188,7 @@ def run(
     steps = _steps(steps, episodes)
     if resume and out is None:
         raise typer.BadParameter("--resume goes on with the run in a folder; name it by --out")
-    with warnings_shown():
+    with warnings_shown(), prints_on_standard_error() if json else contextlib.nullcontext():
         # The environment first: where it is not known, no run folder is made.
         envs = make_vector(env, actors, workers)
         # One seed for everything, small enough for every reader of JSON. A run that is gone on with keeps its own for
@@ -239,12 +241,12 @@ def run(
         finally:
             envs.close()
         report = _report(agent, envs, result, policy=policy, env=env, out=out, seed=seed, interrupted=interrupted)
-        if json:
-            print_json(asdict(report))
-        else:
-            _print(report)
-        if interrupted:
-            raise typer.Exit(INTERRUPTED)
+    if json:
+        print_json(asdict(report))
+    else:
+        _print(report)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _seed_of(out: Path) -> int | None:

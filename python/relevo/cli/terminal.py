@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,6 +20,9 @@ from relevo.cli.wording import for_command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+STDOUT, STDERR = 1, 2
+"""File descriptors."""
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
@@ -67,6 +73,27 @@ class _Printer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = for_command_line(record.getMessage())
         messages().print(Text.assemble((f"{record.levelname.lower()}: ", "bold yellow"), text), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def prints_on_standard_error() -> Iterator[None]:
+    """Sends to standard error what models and environments print meanwhile, in Python or not, in all processes."""
+    kept = None
+    with contextlib.redirect_stdout(sys.stderr):
+        # Either may be closed, or be no file.
+        with contextlib.suppress(OSError):
+            kept = os.dup(STDOUT)
+            os.dup2(STDERR, STDOUT)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            if kept is not None:
+                # What libraries have printed lies in the C library's buffer.
+                with contextlib.suppress(OSError, AttributeError, TypeError):
+                    ctypes.CDLL(None).fflush(None)
+                os.dup2(kept, STDOUT)
+                os.close(kept)
 
 
 def print_json(values: dict[str, Any]) -> None:
