@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
     from relevo.export.inputs import Input
 
+SUPPORTED = (
+    ". Of an agent with get_action_and_value, what `actor` gives is exported as the logits of Categorical, or "
+    "`actor_mean` and `actor_logstd` as Normal(mean, exp(logstd)), with whatever the method does before them. What it "
+    "does behind them (a clamped deviation, a squashed mean, a temperature, a mask) is not: put it into `actor`, or "
+    "export a module of your own whose forward gives the final logits, or mean and log_std, with outputs=[…]"
+)
+"""What is exported of an agent."""
+
 ACTORS = ("actor_mean", "actor")
 DEVIATIONS = ("actor_logstd", "actor_log_std", "log_std", "logstd")
 
@@ -39,6 +47,7 @@ def torch_model(agent: nn.Module, inputs: tuple[Input, ...], branches: tuple[int
         outputs=outputs,
         branches=branches,
         witness=partial(_pairs, branches) if hasattr(agent, "get_action_and_value") else None,
+        supported=SUPPORTED,
     )
 
 

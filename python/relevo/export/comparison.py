@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from relevo.errors import ConfigError, ExportError, RelevoError
+from relevo.export.decisions import decisions
 from relevo.export.evaluation import seed
 
 if TYPE_CHECKING:
@@ -17,14 +18,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import nn
 
-    from relevo.export.torch_model import TorchModel
+    from relevo.export.torch_model import Pair, TorchModel
 
 CASES = ((1, 1.0), (2, 10.0), (7, 1.0), (5, 0.1))
 """Numbers of rows, and how wide their values are spread."""
 
 
+DECIDING = 2
+"""So many of them are run to see what the original's code decides by."""
+
+
 class DisagreementError(Exception):
     """An export does not give what the original gives."""
+
+
+class OwnWordsError(DisagreementError):
+    """What is exported is not what the original says of its actions by its own methods."""
 
 
 class UnsuitableInputError(ExportError):
@@ -53,6 +62,17 @@ class Comparison:
             seed()
             self._cases.append(_Case(arrays, observed, _expected(model, own, observed)))
 
+    def decisions(self) -> list[str]:
+        """Lines of the original's code that decide by what is in the inputs; see `relevo.export.decisions`."""
+        if isinstance(self._core, torch.jit.ScriptModule):
+            return []  # it stays as it is in a trace around it
+        own = self._model.wrap(self._core)
+        found: dict[str, None] = {}
+        for case in self._cases[:DECIDING]:
+            seed()
+            found |= dict.fromkeys(decisions(own, case.observed))
+        return list(found)
+
     def row_axis(self, output: str) -> int | None:
         """The axis on which an output has a row for each row of the inputs, if it has."""
         shapes = [case.expected[output].shape for case in self._cases if output in case.expected]
@@ -77,16 +97,21 @@ class Comparison:
             seed()
             found = run(case.arrays)
             pairs = [(f"`{name}`", expected, found[name]) for name, expected in case.expected.items()]
+            largest = max(largest, _largest(pairs, tolerance, DisagreementError))
             if self._model.witness is not None:
-                pairs += self._model.witness(self._core, case.observed, found)
-            for what, expected, own in pairs:
-                difference = _difference(what, expected, own)
-                if not difference <= tolerance:
-                    raise DisagreementError(
-                        f"{what} differs by {difference:.2g} for {len(case.observed[0])} rows; {tolerance:.2g} may be"
-                    )
-                largest = max(largest, difference)
+                pairs = self._model.witness(self._core, case.observed, found)
+                largest = max(largest, _largest(pairs, tolerance, OwnWordsError))
         return largest
+
+
+def _largest(pairs: list[Pair], tolerance: float, error: type[DisagreementError]) -> float:
+    largest = 0.0
+    for what, expected, own in pairs:
+        difference = _difference(what, expected, own)
+        if not difference <= tolerance:
+            raise error(f"{what} differs by {difference:.2g} for {len(expected)} rows; {tolerance:.2g} may be")
+        largest = max(largest, difference)
+    return largest
 
 
 def _expected(model: TorchModel, own: nn.Module, observed: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
@@ -98,13 +123,27 @@ def _expected(model: TorchModel, own: nn.Module, observed: tuple[torch.Tensor, .
         shapes = ", ".join(
             f"{given.name} {tuple(tensor.shape)}" for given, tensor in zip(model.inputs, observed, strict=True)
         )
-        raise UnsuitableInputError(f"{type(model.core).__name__} fails on {shapes}: {error}") from error
+        raise UnsuitableInputError(
+            f"{type(model.core).__name__} fails on {shapes}: {error}{_about_weights(own)}"
+        ) from error
     if len(results) != len(model.outputs):
         raise ConfigError(
             f"{type(model.core).__name__} gives {len(results)} tensors, where {len(model.outputs)} are named: "
             f"{', '.join(model.outputs)}"
         )
     return dict(zip(model.outputs, results, strict=True))
+
+
+def _about_weights(own: nn.Module) -> str:
+    """What to do about weights of another type than float32."""
+    types = {str(weight.dtype).removeprefix("torch.") for weight in own.parameters() if weight.is_floating_point()}
+    others = sorted(types - {"float32"})
+    if not others:
+        return ""
+    return (
+        f". Observations come as float32, but its weights are {' and '.join(others)}: give a float32 copy, "
+        "copy.deepcopy(module).float()"
+    )
 
 
 def _difference(what: str, expected: torch.Tensor, found: torch.Tensor) -> float:

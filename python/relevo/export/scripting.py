@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from relevo.errors import ExportError
-from relevo.export.comparison import Comparison, DisagreementError
+from relevo.export.comparison import Comparison, DisagreementError, OwnWordsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,12 +40,20 @@ def scripted(
         ExportError: neither a trace nor a script agrees with the original.
     """
     reasons = []
-    for how in ("traced", "scripted"):
+    decided = comparison.decisions()
+    if decided:
+        reasons.append(f"a trace would keep one answer to what its code asks of its inputs, in {', '.join(decided)}")
+    for how in ("scripted",) if decided else ("traced", "scripted"):
         try:
             # What is scripted keeps its branches in a trace around it.
             inner = core if how == "traced" else torch.jit.script(core)
             script = trace(named(model, inner, results), model, comparison.device)
             return script, comparison.largest_difference(runner(model, script, comparison.device), tolerance)
+        except OwnWordsError as error:
+            # What is exported is right, but it is not the policy.
+            raise ExportError(
+                f"{type(model.core).__name__} is exported otherwise than it acts: {error}{model.supported}"
+            ) from None
         except DisagreementError as error:
             reasons.append(f"{how}, {error}")
         except Exception as error:  # noqa: BLE001 : the module's own code and torch's raise what they like
