@@ -11,6 +11,7 @@ import torch
 from relevo.errors import ConfigError, ExportError, RelevoError
 from relevo.export.decisions import decisions
 from relevo.export.evaluation import seed
+from relevo.export.inputs import next_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 CASES = ((1, 1.0), (2, 10.0), (7, 1.0), (5, 0.1))
 """Numbers of rows, and how wide their values are spread."""
 
+
+ROWS, STEPS = 3, 5
+"""Of a sequence on which recurrent policies are compared."""
 
 DECIDING = 2
 """So many of them are run to see what the original's code decides by."""
@@ -54,7 +58,7 @@ class Comparison:
         """`core` is the original, in eval mode on `device`."""
         self._model, self._core, self.device = model, core, device
         random = np.random.default_rng(0)
-        own = model.wrap(core)
+        self._own = own = model.wrap(core)
         self._cases = []
         for count, spread in CASES:
             arrays = [given.rows(count, random, spread) for given in model.inputs]
@@ -101,6 +105,30 @@ class Comparison:
             if self._model.witness is not None:
                 pairs = self._model.witness(self._core, case.observed, found)
                 largest = max(largest, _largest(pairs, tolerance, OwnWordsError))
+        return max(largest, self._over_steps(run, tolerance))
+
+    def _over_steps(
+        self, run: Callable[[list[npt.NDArray[Any]]], Mapping[str, torch.Tensor]], tolerance: float
+    ) -> float:
+        """As `largest_difference`, where each goes on from the states that it gave itself."""
+        states = [given for given in self._model.inputs if given.is_state]
+        if not states or any(next_name(state.name) not in self._model.outputs for state in states):
+            return 0.0
+        random, largest = np.random.default_rng(0), 0.0
+        start = {state.name: np.zeros_like(state.rows(ROWS, random)) for state in states}
+        ours, theirs = start, start
+        for step in range(1, STEPS + 1):
+            rows = {given.name: given.rows(ROWS, random) for given in self._model.inputs}
+            seed()
+            observed = self._model.observed(list((rows | ours).values()))
+            expected = _expected(self._model, self._own, tuple(tensor.to(self.device) for tensor in observed))
+            seed()
+            found = run(list((rows | theirs).values()))
+            pairs = [(f"`{name}` of step {step}", own, found[name]) for name, own in expected.items()]
+            # Of step by step, differences add up.
+            largest = max(largest, _largest(pairs, tolerance * step, DisagreementError) / step)
+            ours = {state.name: expected[next_name(state.name)].cpu().numpy() for state in states}
+            theirs = {state.name: found[next_name(state.name)].cpu().numpy() for state in states}
         return largest
 
 
@@ -124,7 +152,7 @@ def _expected(model: TorchModel, own: nn.Module, observed: tuple[torch.Tensor, .
             f"{given.name} {tuple(tensor.shape)}" for given, tensor in zip(model.inputs, observed, strict=True)
         )
         raise UnsuitableInputError(
-            f"{type(model.core).__name__} fails on {shapes}: {error}{_about_weights(own)}"
+            f"{type(model.core).__name__} fails on {shapes}: {error}{_about_weights(own)}{_about_arguments(error)}"
         ) from error
     if len(results) != len(model.outputs):
         raise ConfigError(
@@ -132,6 +160,13 @@ def _expected(model: TorchModel, own: nn.Module, observed: tuple[torch.Tensor, .
             f"{', '.join(model.outputs)}"
         )
     return dict(zip(model.outputs, results, strict=True))
+
+
+def _about_arguments(error: Exception) -> str:
+    """What to do about arguments that are not observed."""
+    if "missing" not in str(error) or "positional argument" not in str(error):
+        return ""
+    return '. Where that is a state, say so: to_onnx(…, states={"h": (1, 64)}), the shape of one actor'
 
 
 def _about_weights(own: nn.Module) -> str:

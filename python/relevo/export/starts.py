@@ -27,7 +27,7 @@ def check_start(model: TorchModel, core: nn.Module, device: str) -> None:
     Raises:
         ContractError: it does.
     """
-    if _begins_otherwise(model, core, device):
+    if begins_otherwise(model, core, device):
         raise ContractError(
             f"the new {type(model.core).__name__} begins an episode otherwise than with zeros where its state is None, "
             "which is lost where it is handed over as a module; save it by torch.jit.script(module).save(…) and give "
@@ -35,7 +35,8 @@ def check_start(model: TorchModel, core: nn.Module, device: str) -> None:
         )
 
 
-def _begins_otherwise(model: TorchModel, core: nn.Module, device: str) -> bool:
+def begins_otherwise(model: TorchModel, core: nn.Module, device: str = "cpu") -> bool:
+    """Whether `core`, on `device`, gives something else where its states are left out than where they are zeros."""
     whole = model.wrap(core)
     others = tuple(given for given in model.inputs if not given.is_state)
     if not isinstance(whole, Flat) or len(others) == len(model.inputs):
@@ -45,10 +46,10 @@ def _begins_otherwise(model: TorchModel, core: nn.Module, device: str) -> bool:
     zeros = [torch.zeros_like(tensors[own.name]) if own.is_state else tensors[own.name] for own in model.inputs]
     try:
         begun = Flat(core, Arguments.of(core, others), whole.outputs, whole.given)
-        results = begun(*(tensors[given.name] for given in others))
-    except Exception:  # noqa: BLE001 : states may have to be given
+        results, of_zeros = begun(*(tensors[given.name] for given in others)), whole(*zeros)
+    except Exception:  # noqa: BLE001 : states may have to be given, and what fails on them fails again
         return False
-    pairs = list(zip(results, whole(*zeros), strict=False))
+    pairs = list(zip(results, of_zeros, strict=False))
     return any(
         one.shape == other.shape and not torch.allclose(one, other, atol=TOLERANCE, rtol=TOLERANCE, equal_nan=True)
         for one, other in pairs

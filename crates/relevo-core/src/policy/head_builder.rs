@@ -193,8 +193,14 @@ impl<'a> Builder<'a> {
     fn gaussian(&mut self, nature: Option<Nature>) -> Result<(Reads, ColumnSpec)> {
         let roles = [OutputRole::Mean, OutputRole::MeanAndLogStd, OutputRole::Action];
         let (index, output) = self.find(HeadKind::Gaussian, nature, &roles)?;
-        let mean_width = float_width(HeadKind::Gaussian, output)?;
-        let (log_std, width) = match self.contract.output(OutputRole::LogStd) {
+        let deviation = self.contract.output(OutputRole::LogStd);
+        let has_axes = output.row_shape.len() > 1 && output.spec.dtype.is_float() && output.row_len() > 0;
+        // With a deviation of its own, the mean may have the shape of actions of several axes.
+        let mean_width = match deviation {
+            Some(_) if output.role != OutputRole::MeanAndLogStd && has_axes => output.row_len(),
+            _ => float_width(HeadKind::Gaussian, output)?,
+        };
+        let (log_std, width) = match deviation {
             Some(log_std) if output.role != OutputRole::MeanAndLogStd => {
                 let found = &self.contract.outputs[log_std];
                 // One row for all actors may come as [n] or [1, n], one number for all elements as [], [1] or [1, 1].
@@ -217,7 +223,8 @@ impl<'a> Builder<'a> {
                 )));
             }
         };
-        let column = ColumnSpec { key: output.spec.name.clone(), dtype: DType::Float32, shape: vec![width] };
+        let shape = if has_axes { output.row_shape.clone() } else { vec![width] };
+        let column = ColumnSpec { key: output.spec.name.clone(), dtype: DType::Float32, shape };
         Ok((Reads::Gaussian { mean: self.want(index), log_std, width }, column))
     }
 

@@ -28,6 +28,9 @@ const POINTER: &[u8] = b"version https://git-lfs";
 /// More threads than this in one forward pass are a slip of the keyboard.
 const MOST_THREADS: usize = 1024;
 
+/// So many of its first bytes show what a file without an ending is.
+const HEAD: u64 = 64;
+
 /// A model file, loaded, with its contract.
 #[derive(Debug, Clone)]
 pub struct LoadedModel {
@@ -63,7 +66,7 @@ impl LoadedModel {
         if let Some(folder) = Folder::at(path)? {
             return Self::load_folder(&folder, backends, options, roles);
         }
-        let backend = backends.iter().find(|backend| backend.accepts(path)).ok_or_else(|| {
+        let backend = backends.iter().find(|backend| takes(&***backend, path)).ok_or_else(|| {
             let formats: Vec<_> = backends.iter().map(|backend| backend.format()).collect();
             Error::model_load(
                 path,
@@ -302,6 +305,16 @@ fn tell(path: &Path, model: &dyn Model, contract: &Contract, options: &LoadOptio
 }
 
 /// What to do with a file that no backend loads, by what its ending is known for.
+/// Whether a backend is to load the file: by its name, or where that has no ending, by how it begins.
+pub fn takes(backend: &dyn Backend, path: &Path) -> bool {
+    let begins_like_one = || {
+        let mut head = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+        read.is_ok() && backend.recognises(&head)
+    };
+    backend.accepts(path) || (path.extension().is_none() && path.is_file() && begins_like_one())
+}
+
 fn advice_for_name(path: &Path) -> &'static str {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     match extension.as_deref() {

@@ -34,7 +34,7 @@ pub use declared::{Declared, Statistics};
 pub use folder::{default_device, model_file};
 pub use foreign::ForeignBackend;
 pub use head::{Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch};
-pub use loaded::LoadedModel;
+pub use loaded::{LoadedModel, takes};
 pub use memory::{MemorySpec, NextValue, StateSpec};
 pub use normalizer::Normalizer;
 pub use options::PolicyOptions;
