@@ -120,10 +120,10 @@ def test_names_that_come_twice_are_refused(tmp_path: Path) -> None:
             relevo.export.to_onnx(torch_modules.Branching(), tmp_path / "policy.onnx", BOX, outputs=outputs)
 
 
-@pytest.mark.parametrize("ending", ["jit", "torchscript"])
+@pytest.mark.parametrize("ending", [".jit", ".torchscript", ""])
 def test_a_bfloat16_module_of_another_ending_serves(ending: str, tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3)).bfloat16()
-    path = tmp_path / f"policy.{ending}"
+    path = tmp_path / f"policy{ending}"
     torch.jit.script(module).save(str(path))
     with relevo.AgentBuilder().default_model(path, head="raw").actor_count(len(ROWS)).build() as agent:
         found = agent.actors().act(ROWS).action

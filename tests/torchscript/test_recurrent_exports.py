@@ -107,6 +107,57 @@ def test_a_file_goes_on_as_the_module_does(  # noqa: PLR0917 : what is varied
             actors.observe(0.0, ends)
 
 
+class Agent(nn.Module):
+    """As CleanRL's PPO with an LSTM has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Linear(4, 8)
+        self.lstm = nn.LSTM(8, 8)
+        self.actor = nn.Linear(8, 3)
+        self.critic = nn.Linear(8, 1)
+
+    def get_states(self, x: torch.Tensor, state: Any, done: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        rows = state[0].shape[1]
+        hidden, done = self.network(x).reshape(-1, rows, 8), done.reshape(-1, rows)
+        found = []
+        for own, ended in zip(hidden, done, strict=True):
+            kept = (1.0 - ended).view(1, -1, 1)
+            result, state = self.lstm(own.unsqueeze(0), (kept * state[0], kept * state[1]))
+            found.append(result)
+        return torch.flatten(torch.cat(found), 0, 1), state
+
+    def get_action_and_value(self, x: torch.Tensor, state: Any, done: torch.Tensor, action: Any = None) -> Any:
+        hidden, state = self.get_states(x, state, done)
+        probs = torch.distributions.Categorical(logits=self.actor(hidden))
+        action = probs.sample() if action is None else action
+        return action, probs.log_prob(action), probs.entropy(), self.critic(hidden), state
+
+
+@pytest.mark.parametrize("form", EXPORTS)
+def test_an_agent_of_cleanrl(form: str, tmp_path: Path) -> None:
+    own, path = Agent(), tmp_path / f"policy.{form}"
+    report = EXPORTS[form](own, path, BOX, states={"h": (1, 8), "c": (1, 8)})
+    assert report.contract is not None
+    assert [state.output for state in report.contract.states] == ["h_out", "c_out"]
+    assert (report.roles["logits"], report.roles["value"]) == ("logits", "value")
+    state: Any = (torch.zeros(1, ACTORS, 8), torch.zeros(1, ACTORS, 8))
+    done = torch.zeros(ACTORS)
+    random = np.random.default_rng(0)
+    with relevo.AgentBuilder().default_model(path).actor_count(ACTORS).build() as agent:
+        actors = agent.actors()
+        for step in range(6):
+            rows = random.standard_normal((ACTORS, 4)).astype(np.float32)
+            batch = actors.act(rows, deterministic=True)
+            with torch.no_grad():
+                hidden, state = own.get_states(torch.from_numpy(rows), state, done)
+                np.testing.assert_array_equal(batch.action, own.actor(hidden).argmax(1))
+                np.testing.assert_allclose(batch.value, own.critic(hidden)[:, 0], atol=5e-5)
+            ends = np.array([step == 3 and actor == 1 for actor in range(ACTORS)])
+            done = torch.from_numpy(ends).float()
+            actors.observe(0.0, ends)
+
+
 class Learned(Lstm):
     """Begins with ones."""
 

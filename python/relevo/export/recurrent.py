@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from relevo.errors import ConfigError, ExportError
-from relevo.export import source
+from relevo.export import actor_critic, source
 from relevo.export.evaluation import evaluating
 from relevo.export.inputs import next_name, of_states
 from relevo.export.starts import begins_otherwise
@@ -42,17 +42,22 @@ def torch_model(
     """
     given = of_states(states)
     after = {state.name: next_name(state.name) for state in given}
-    if outputs is None:
+    is_agent = outputs is None and actor_critic.is_one(module)
+    if outputs is None and not is_agent:
         raise ConfigError(
             'name the outputs of a recurrent module without its states by outputs=[…], such as ["logits", "value"]'
         )
-    named = [*(name for name in outputs if name not in after.values()), *after.values()]
+    named = [*(name for name in outputs or () if name not in after.values()), *after.values()]
     failure = "it gives states of other shapes than it takes"
     with evaluating(module) as core:
         # Behind the layers, as torch's recurrent layers have it, or in front.
         for axes in product(*([1, 0] if len(state.row_shape) > 1 else [0] for state in given)):
             placed = tuple(replace(state, batch_axis=axis) for state, axis in zip(given, axes, strict=True))
-            model = source.of_module(module, (*inputs, *placed), named, branches, after)
+            taken = (*inputs, *placed)
+            if is_agent:
+                model = actor_critic.torch_model(module, taken, tuple(map(int, branches or ())))
+            else:
+                model = source.of_module(module, taken, named, branches, after)
             try:
                 goes_on = _goes_on(model, core, placed)
             except Exception as error:  # noqa: BLE001 : the module's own code raises what it likes

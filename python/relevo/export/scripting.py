@@ -145,4 +145,6 @@ def _as_tuple(results: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
 
 def _first_line(error: Exception) -> str:
     lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
+    told = [line for line in lines if line] or [type(error).__name__]
+    # Before the reason come the lines of the code.
+    return told[-1 if any(line.startswith("Traceback of TorchScript") for line in told) else 0]
