@@ -99,6 +99,9 @@ typedef struct {
     /* A device in whose memory inputs may be given to forward, beside that of the processor: where the model runs. A kind of 0
      * stands for none. Appended in version 1.2: a description that ends before it is that of a model that takes none. */
     relevo_device input_device;
+    /* What relevo.export wrote into the file about its policy: the JSON of relevo.json; empty where it wrote nothing. Appended in
+     * version 1.2: a description that ends before it is that of a file without. */
+    relevo_text declared;
 } relevo_description;
 
 /* Where a model comes from: a file, or bytes that are in memory (`bytes.data` not null), which `path` then only names.
@@ -122,6 +125,9 @@ typedef struct {
     size_t threads;     /* of one forward pass, 1 or more */
     const relevo_row_shape *shapes;
     size_t shape_count;
+    /* Inputs of which the user says that they are states. Appended in version 1.2. */
+    const relevo_text *states;
+    size_t state_count;
 } relevo_options;
 
 /* Which of Relevo's errors a failure becomes. */

@@ -254,6 +254,9 @@ pub struct Description<'a> {
     /// A device in whose memory inputs may be given, beside that of the processor: where the model runs. A kind of 0 stands for
     /// none. Appended in version 1.2 of this crate: an older description ends before it.
     pub input_device: Device,
+    /// What `relevo.export` wrote into the file about its policy, the JSON of `relevo.json`; empty where it wrote nothing.
+    /// Appended in version 1.2 of this crate: an older description ends before it.
+    pub declared: Text<'a>,
 }
 
 impl Description<'_> {
@@ -267,7 +270,7 @@ impl Description<'_> {
     pub unsafe fn read(description: *const Self, size: usize) -> Self {
         let mut whole = std::mem::MaybeUninit::<Self>::zeroed();
         let known = size.min(size_of::<Self>());
-        // SAFETY: so many bytes are there, promised by the caller. What is missing stays zero, which is no device, and the
+        // SAFETY: so many bytes are there, promised by the caller. What is missing stays zero, no device and no text; the
         // bytes before are those of a description.
         unsafe {
             std::ptr::copy_nonoverlapping(description.cast::<u8>(), whole.as_mut_ptr().cast(), known);

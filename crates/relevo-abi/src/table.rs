@@ -52,6 +52,9 @@ pub struct Options<'a> {
     pub threads: usize,
     /// Shapes that the file does not declare.
     pub shapes: Slice<'a, RowShape<'a>>,
+    /// Names of inputs of which the user says that they are states. Appended in version 1.2 of this crate: older options end
+    /// before it.
+    pub states: Slice<'a, Text<'a>>,
 }
 
 /// Gives memory for an output; see [`BackendTable::forward`]. Null where there is none.

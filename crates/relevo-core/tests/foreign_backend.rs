@@ -14,7 +14,7 @@ use std::{
 };
 
 use relevo_abi::{
-    ABI_VERSION, BackendTable, BatchKind, DType, Device as DeviceId, FailureKind,
+    ABI_VERSION, BackendTable, BatchKind, DType, Device as DeviceId, FailureKind, Slice, Text,
     export::{self, Call, Description, Failure, Options, Source, StateLink, TensorSpec},
 };
 use relevo_core::{
@@ -95,6 +95,7 @@ impl export::Backend for Adder {
             _ => {
                 assert_eq!(source.bytes, Some(&b"adder"[..]));
                 assert_eq!(options.shapes["x"], [2, 3]);
+                assert_eq!(options.states, ["state"]);
                 Ok(Sum { add: options.threads as f32 })
             }
         }
@@ -117,6 +118,7 @@ impl export::Model for Sum {
             batch: BatchKind::Dynamic,
             batch_reason: "it adds".into(),
             input_device: Some(THERE),
+            declared: "{}".into(),
         }
     }
 
@@ -158,7 +160,8 @@ fn backend() -> ForeignBackend {
 }
 
 fn options() -> LoadOptions {
-    LoadOptions { threads: 3, shapes: BTreeMap::from([("x".into(), vec![2, 3])]), ..LoadOptions::default() }
+    let shapes = BTreeMap::from([("x".into(), vec![2, 3])]);
+    LoadOptions { threads: 3, shapes, states: vec!["state".into()], ..LoadOptions::default() }
 }
 
 fn load(path: &str) -> Result<Arc<dyn relevo_core::policy::Model>, Error> {
@@ -189,6 +192,7 @@ fn a_model_comes_across_whole() {
     assert_eq!(model.outputs()[0].shape, [Dim::Dynamic(String::new()), Dim::Fixed(2)]);
     assert_eq!(model.facts().random_ops, ["dice"]);
     assert_eq!(model.facts().notes, ["one", "two"]);
+    assert_eq!(model.facts().declared, "{}");
     assert_eq!(model.facts().batch, Some(Batch::Dynamic { reason: "it adds".into() }));
     assert_eq!(model.states()[0].initial, as_bytes(&[1.0_f32, 1.0]));
 
@@ -205,6 +209,30 @@ fn a_model_comes_across_whole() {
     forward(&mut *session, 5.0, &mut outputs).unwrap();
     assert_eq!(outputs[1].values::<f32>(), [8.0, 4.0, 5.0, 6.0]);
     assert_eq!(outputs[1].bytes().as_ptr(), address);
+}
+
+#[test]
+fn an_older_description_ends_earlier() {
+    let empty = Slice::new(&[]);
+    let whole = relevo_abi::Description {
+        size: relevo_abi::Description::LEAST_SIZE,
+        inputs: Slice::new(&[]),
+        outputs: Slice::new(&[]),
+        states: Slice::new(&[]),
+        producer: Text::of("a test"),
+        sha256: Text::of("0"),
+        random_ops: empty,
+        notes: empty,
+        batch: 1,
+        batch_reason: Text::of("it adds"),
+        input_device: THERE,
+        declared: Text::of("what lies behind it"),
+    };
+    // SAFETY: it is longer than it says.
+    let read = unsafe { relevo_abi::Description::read(&raw const whole, whole.size) };
+    // SAFETY: its texts are alive.
+    let texts = unsafe { (read.batch_reason.text(), read.declared.text()) };
+    assert_eq!(texts, ("it adds".into(), String::new()));
 }
 
 #[test]

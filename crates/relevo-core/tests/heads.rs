@@ -142,7 +142,7 @@ fn what_no_head_reads_is_named() {
     let keep = PolicyOptions { keep_outputs: true, ..PolicyOptions::default() };
     assert_eq!(Head::new(&keep, &contract, false).unwrap().unused_actions(&contract), ["mu", "loc"]);
     assert_eq!(
-        contract.notes(),
+        contract.notes(false),
         ["`std` is left out: a standard deviation is not read; export its logarithm as log_std"]
     );
     let contract = giving(&[("move_logits", &[-1, 3]), ("jump_logits", &[-1, 2])]);

@@ -110,6 +110,7 @@ impl OnnxModel {
             mut inputs,
             mut outputs,
             producer,
+            declared,
             random_ops,
             batch_obstacle,
             steered,
@@ -172,7 +173,7 @@ impl OnnxModel {
                 Some(Batch::Dynamic { reason: reason.into() })
             }
         };
-        let facts = ModelFacts { producer, sha256, random_ops, batch, notes };
+        let facts = ModelFacts { producer, sha256, random_ops, batch, notes, declared };
         Ok(Self { signature, facts, bytes, noise, workshop, first: Mutex::new(Some(first)) })
     }
 }

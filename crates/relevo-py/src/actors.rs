@@ -7,6 +7,7 @@ use pyo3::{
     types::{PyBool, PyDict, PyTuple},
 };
 use relevo_core::{
+    policy::{Head, HeadKind, PolicyOptions},
     runtime::{ActCall, ActOptions, Actor, ActorGroup, Caller, Recording, Request, Ticket, first_nan},
     spec::DType,
     trajectory::ExtraSpec,
@@ -65,6 +66,24 @@ impl Actors {
     #[getter]
     fn branches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.group.actors[0].policy().current().head.branches())
+    }
+
+    #[getter]
+    fn heads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let version = self.group.actors[0].policy().current();
+        let contract = &version.loaded.contract;
+        let random_graph = !version.loaded.model.facts().random_ops.is_empty();
+        let heads = PyDict::new(py);
+        for kind in HeadKind::ALL {
+            let head = Head::new(&PolicyOptions::with_head(kind), contract, random_graph);
+            if let Ok(head) = head
+                && let [column] = head.actions()
+            {
+                let (shape, branches) = (PyTuple::new(py, &column.shape)?, PyTuple::new(py, head.branches())?);
+                heads.set_item(kind.to_string(), (column.dtype.name(), shape, branches))?;
+            }
+        }
+        Ok(heads)
     }
 
     fn __len__(&self) -> usize {

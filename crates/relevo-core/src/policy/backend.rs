@@ -19,11 +19,13 @@ pub struct LoadOptions {
     /// Shape of one row of inputs, by name, for files that do not declare it and whose shape no probing forward pass finds.
     /// The empty name stands for the only observation, whatever it is called: what a folder's `metadata.json` says.
     pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Inputs of which the user's roles say that they are states, for files that do not tell which axis counts their rows.
+    pub states: Vec<String>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { threads: 1, device: "cpu".into(), shapes: BTreeMap::new() }
+        Self { threads: 1, device: "cpu".into(), shapes: BTreeMap::new(), states: Vec::new() }
     }
 }
 
@@ -79,6 +81,9 @@ pub struct ModelFacts {
     pub random_ops: Vec<String>,
     /// What loading found out about the file, in sentences for people.
     pub notes: Vec<String>,
+    /// What `relevo.export` wrote into the file about its policy, as [`Declared`](super::Declared) reads it; empty where it wrote
+    /// nothing.
+    pub declared: String,
     /// How many rows a forward pass takes, where the backend knows more of it than the declared shapes say.
     pub batch: Option<Batch>,
 }

@@ -113,11 +113,13 @@ impl Backend for ForeignBackend {
             .iter()
             .map(|(name, sizes)| RowShape { name: Text::of(name), sizes: Slice::new(sizes) })
             .collect();
+        let states: Vec<_> = options.states.iter().map(|name| Text::of(name)).collect();
         let options = Options {
             size: size_of::<Options<'_>>(),
             device: Text::of(&options.device),
             threads: options.threads,
             shapes: Slice::new(&shapes),
+            states: Slice::new(&states),
         };
         let mut handle = ptr::null_mut();
         // SAFETY: the function is the table's; everything that it is given lives for the call.
@@ -219,6 +221,7 @@ impl ForeignModel {
                 sha256: description.sha256.text(),
                 random_ops: texts(description.random_ops),
                 notes: texts(description.notes),
+                declared: description.declared.text(),
                 batch: match description.batch {
                     kind if kind == BatchKind::Dynamic as i32 => Some(Batch::Dynamic { reason }),
                     kind if kind == BatchKind::One as i32 => Some(Batch::One { reason }),

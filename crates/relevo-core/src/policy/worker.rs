@@ -10,7 +10,7 @@ use super::{
     convention::InputRole,
     head::HeadScratch,
     loaded::LoadedModel,
-    memory::MemorySpec,
+    memory::{MemorySpec, NextValue},
     normalizer::Normalizer,
 };
 use crate::{
@@ -37,8 +37,10 @@ pub struct Worker {
     made_inputs: Vec<Tensor>,
     normalizers: Vec<Option<Normalizer>>,
     memory: Arc<MemorySpec>,
-    /// Where among `wanted` the next value of each state is.
-    state_positions: Vec<usize>,
+    /// Where the next value of each state is.
+    next_values: Vec<Place>,
+    /// Next values that no output gives.
+    constants: Vec<Tensor>,
     wanted: Vec<usize>,
     wanted_contracts: Vec<OutputContract>,
     outputs: Vec<Tensor>,
@@ -50,20 +52,35 @@ pub struct Worker {
     pub scratch: HeadScratch,
 }
 
+/// Where the next value of a state is.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// Among the outputs, at this position of those wanted.
+    Output(usize),
+    /// Among the constants.
+    Constant(usize),
+}
+
 impl Worker {
     /// A worker with a session of its own that computes the outputs `wanted`, and the next values of the states of `memory`.
     pub fn new(loaded: &LoadedModel, wanted: &[usize], memory: Arc<MemorySpec>) -> Result<Self> {
         let contract = &loaded.contract;
         let mut wanted = wanted.to_vec();
-        let states = memory.states.iter().map(|state| state.link.output);
-        let state_positions = states.map(|output| {
-            wanted.iter().position(|known| *known == output).unwrap_or_else(|| {
-                wanted.push(output);
-                wanted.len() - 1
-            })
-        });
-        let state_positions = state_positions.collect();
         let empty = || Tensor::zeros(DType::Float32, &[0]);
+        let mut constants = Vec::new();
+        let next_values = memory.states.iter().map(|state| match state.next {
+            NextValue::Output(output) => {
+                Place::Output(wanted.iter().position(|known| *known == output).unwrap_or_else(|| {
+                    wanted.push(output);
+                    wanted.len() - 1
+                }))
+            }
+            NextValue::Always(_) => {
+                constants.push(empty());
+                Place::Constant(constants.len() - 1)
+            }
+        });
+        let next_values = next_values.collect();
         Ok(Self {
             session: Some(loaded.model.session()?),
             birthplace: Birthplace::here(),
@@ -72,7 +89,8 @@ impl Worker {
             made_inputs: contract.inputs.iter().map(|_| empty()).collect(),
             normalizers: Vec::new(),
             memory,
-            state_positions,
+            next_values,
+            constants,
             wanted_contracts: wanted.iter().map(|index| contract.outputs[*index].clone()).collect(),
             outputs: wanted.iter().map(|_| empty()).collect(),
             part: match contract.batch {
@@ -106,13 +124,35 @@ impl Worker {
 
     /// The next values of the states, as the last forward pass gave them.
     pub fn next_states(&self) -> impl Iterator<Item = &Tensor> {
-        self.state_positions.iter().map(|at| &self.outputs[*at])
+        self.next_values.iter().map(|place| match *place {
+            Place::Output(at) => &self.outputs[at],
+            Place::Constant(at) => &self.constants[at],
+        })
     }
 
     /// Exchanges the next values of the states for the tensors in `states`, which a later pass writes to.
     pub fn exchange_states(&mut self, states: &mut [Tensor]) {
-        for (at, state) in self.state_positions.iter().zip(states) {
-            std::mem::swap(&mut self.outputs[*at], state);
+        for (place, state) in self.next_values.iter().zip(states) {
+            let next = match *place {
+                Place::Output(at) => &mut self.outputs[at],
+                Place::Constant(at) => &mut self.constants[at],
+            };
+            std::mem::swap(next, state);
+        }
+    }
+
+    /// Makes the next values that no output gives.
+    fn make_constants(&mut self, rows: usize) {
+        for (state, place) in self.memory.states.iter().zip(&self.next_values) {
+            if let (NextValue::Always(one), Place::Constant(at)) = (state.next, *place) {
+                let tensor = &mut self.constants[at];
+                tensor.reset(state.dtype, &state.shape(rows));
+                if one {
+                    fill_ones(tensor, state.dtype);
+                } else {
+                    tensor.bytes_mut().fill(0);
+                }
+            }
         }
     }
 
@@ -144,8 +184,9 @@ impl Worker {
         mask: Option<&[u8]>,
         states: &[&[u8]],
     ) -> Result<()> {
+        self.make_constants(rows);
         let memory = self.memory.clone();
-        let state_of = |input: usize| memory.states.iter().position(|state| state.link.input == input);
+        let state_of = |input: usize| memory.states.iter().position(|state| state.input == input);
         let given_state = |input: usize| state_of(input).and_then(|state| states.get(state).copied());
         let mut given = observations.iter();
         for (index, input) in self.inputs.iter().enumerate() {
