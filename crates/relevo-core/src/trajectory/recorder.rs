@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// The steps of an open episode that holds this many unwritten bytes go to the disk.
 const PART_BYTES: usize = 4 << 20;
 /// Those of all open episodes go there where together they hold this many.
-const OPEN_BYTES: usize = 24 << 20;
+const OPEN_BYTES: usize = 16 << 20;
 
 /// Emptied blocks on their way back to the group that fills them.
 pub type Spares = Arc<ArrayQueue<Block>>;
