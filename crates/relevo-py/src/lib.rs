@@ -16,6 +16,7 @@ mod error;
 mod event_loop;
 mod final_observations;
 mod fork;
+mod kernels;
 mod logging;
 mod machine;
 mod model;
@@ -48,6 +49,11 @@ mod _core {
         contract::{Contract, StateContract, TensorContract},
         devices::devices,
         episode::Episode,
+        kernels::{
+            EmaPlanTracker, attention_bandwidth_cost, bandwidth_aware_priorities, bandwidth_efficiency,
+            discounted_returns, effective_bandwidth_cost, gae, n_step, plan_surprise, prefix_match,
+            prioritized_proportional, priority_sample, vtrace,
+        },
         logging::{close_events, next_event},
         machine::processors,
         model::ModelModule,
