@@ -1,7 +1,7 @@
 //! The two precisions that kernels compute in.
 
 use std::fmt::{Debug, Display};
-use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+use std::ops::{Add, AddAssign, BitOr, Div, Mul, Neg, Sub};
 
 mod sealed {
     pub trait Sealed {}
@@ -27,6 +27,9 @@ pub trait Float:
     + Sub<Output = Self>
     + 'static
 {
+    /// An integer of the same width. What is asked of many numbers is gathered in one: a bool would be narrowed first, which
+    /// costs more than the question.
+    type Mask: Copy + Default + PartialEq + BitOr<Output = Self::Mask>;
     /// 0.
     const ZERO: Self;
     /// 1.
@@ -50,8 +53,14 @@ pub trait Float:
     /// xⁿ.
     #[must_use]
     fn powf(self, exponent: Self) -> Self;
+    /// 1, or 0 where the condition does not hold.
+    fn mask(condition: bool) -> Self::Mask;
     /// Whether any number is wrong. All are asked, in whole vectors of the processor.
-    fn any(slice: &[Self], is_wrong: impl Fn(Self) -> bool) -> bool;
+    #[inline(always)]
+    fn any(slice: &[Self], is_wrong: impl Fn(Self) -> bool) -> bool {
+        let none = Self::Mask::default();
+        slice.iter().fold(none, |any, value| any | Self::mask(is_wrong(*value))) != none
+    }
     /// Whether it is NaN.
     fn is_nan(self) -> bool;
     /// Whether it is neither NaN nor infinite.
@@ -61,6 +70,7 @@ pub trait Float:
 macro_rules! float {
     ($type:ident, $mask:ident) => {
         impl Float for $type {
+            type Mask = $mask;
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const INFINITY: Self = $type::INFINITY;
@@ -90,9 +100,8 @@ macro_rules! float {
                 self.powf(exponent)
             }
             #[inline(always)]
-            fn any(slice: &[Self], is_wrong: impl Fn(Self) -> bool) -> bool {
-                // An integer of the number's own width: a bool would be narrowed, which costs more than the question.
-                slice.iter().fold(0 as $mask, |any, value| any | <$mask>::from(is_wrong(*value))) != 0
+            fn mask(condition: bool) -> $mask {
+                condition.into()
             }
             #[inline]
             fn is_nan(self) -> bool {

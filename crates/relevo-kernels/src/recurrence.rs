@@ -9,15 +9,16 @@ use std::ops::Range;
 
 use crate::float::Float;
 
-/// Elements that are worked on at once. Their terms stay in the fastest cache, on the stack.
-const BLOCK: usize = 512;
+/// Elements that are worked on at once. Their terms stay in the fastest cache, on the stack. No power of two: arrays that lie
+/// 4 KiB apart get in each other's way when one is read and another written.
+const BLOCK: usize = 384;
 /// Elements that do not depend on each other in the loop that does: one or two vectors of the processor.
 const LANES: usize = 8;
 
 /// What the constants and factors are, for elements of `[T, N]`.
 pub(crate) trait Terms<F> {
     /// Writes those of the elements in `range`. A factor of 0 ends an episode: nothing comes over from the step after it.
-    fn write(&self, range: Range<usize>, constants: &mut [F], factors: &mut [F]);
+    fn write(&mut self, range: Range<usize>, constants: &mut [F], factors: &mut [F]);
 
     /// Called with each range, from the last to the first, once the recurrence is solved there, while it is in the cache.
     fn solved(&mut self, range: Range<usize>, solution: &[F]);
@@ -46,7 +47,8 @@ pub(crate) fn solve<F: Float>(terms: &mut impl Terms<F>, streams: usize, after: 
         }
         terms.solved(range, solved);
     }
-    if streams >= LANES {
+    let reach = reach(streams);
+    if reach == streams {
         for (range, size) in blocks(0..last_row) {
             terms.write(range.clone(), &mut constants[..size], &mut factors[..size]);
             scan(&constants[..size], &factors[..size], streams, &mut solution[range.start..]);
@@ -58,10 +60,6 @@ pub(crate) fn solve<F: Float>(terms: &mut impl Terms<F>, streams: usize, after: 
     for (range, size) in blocks(0..last_row) {
         terms.write(range.clone(), &mut constants[..size], &mut factors[..size]);
         let solution_from_here = &mut solution[range.start..];
-        let mut reach = streams;
-        while reach < LANES {
-            reach *= 2;
-        }
         // What would reach beyond the block is solved step by step.
         let near = size - reach.min(size);
         for index in (near..size).rev() {
@@ -77,6 +75,16 @@ pub(crate) fn solve<F: Float>(terms: &mut impl Terms<F>, streams: usize, after: 
         scan(&from.0[..near], &from.1[..near], reach, solution_from_here);
         terms.solved(range.clone(), &solution[range]);
     }
+}
+
+/// How far the terms are made to reach: a multiple of [`LANES`], so that what is read was written by one store, which the
+/// processor hands on before it is in the cache. Far ahead it is in the cache by then.
+fn reach(streams: usize) -> usize {
+    let mut reach = streams;
+    while !reach.is_multiple_of(LANES) && reach < 4 * LANES {
+        reach *= 2;
+    }
+    reach
 }
 
 /// The blocks of a range, from the last to the first, each with its size.

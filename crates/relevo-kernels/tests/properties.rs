@@ -6,7 +6,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use relevo_kernels::advantage::{
-    DiscountedReturns, Gae, NStep, NStepOutputs, Vtrace, VtraceOutputs, discounted_returns, gae, n_step, vtrace,
+    DiscountedReturns, Gae, NStep, NStepOutputs, Vtrace, VtraceOutputs, discounted_returns, gae, gae_into_new, n_step,
+    vtrace,
 };
 use relevo_kernels::prefix::{prefix_match, prefix_match_many};
 use relevo_kernels::sampling::{SplitMix64, draw};
@@ -92,6 +93,9 @@ impl Rollout {
         };
         let (mut advantages, mut returns) = (vec![F::ZERO; self.len()], vec![F::ZERO; self.len()]);
         gae(&given, &mut advantages, &mut returns).unwrap();
+        let (mut again, mut returns_again) = (vec![F::ONE; self.len()], vec![F::ONE; self.len()]);
+        gae_into_new(&given, &mut again, &mut returns_again).unwrap();
+        assert_eq!((&again, &returns_again), (&advantages, &returns));
         assert_close(&advantages, &wanted, tolerance);
         assert_close(&returns, &wanted.iter().zip(values).map(|(a, v)| a + v).collect::<Vec<_>>(), tolerance);
     }
@@ -256,6 +260,9 @@ proptest! {
         };
         let (mut advantages, mut returns) = (vec![0.0; rollout.len()], vec![0.0; rollout.len()]);
         gae(&given, &mut advantages, &mut returns).unwrap();
+        let (mut again, mut returns_again) = (vec![0.0; rollout.len()], vec![0.0; rollout.len()]);
+        gae_into_new(&given, &mut again, &mut returns_again).unwrap();
+        prop_assert_eq!(&again, &advantages);
         let before = (end + 1) * rollout.streams;
         prop_assert!(advantages[..before].iter().all(|advantage| advantage.is_finite()));
         prop_assert!(advantages[before..].iter().all(|advantage| *advantage == f64::INFINITY));
@@ -284,6 +291,9 @@ proptest! {
         let place = format!("step {} of stream {}", at / rollout.streams, at % rollout.streams);
         let name = ["rewards", "values", "next_values"][which];
         prop_assert_eq!(error.to_string(), format!("{name} must be a number, but NaN came at {place}"));
+        let (mut new, mut new_returns) = (vec![0.0; rollout.len()], vec![0.0; rollout.len()]);
+        let of_new = gae_into_new(&given, &mut new, &mut new_returns).unwrap_err();
+        prop_assert_eq!(of_new.to_string(), error.to_string());
         prop_assert!(advantages.iter().chain(&returns).all(|output| *output == 7.0));
     }
 
@@ -306,6 +316,24 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn infinities_that_make_nan_are_not_taken_for_nan() {
+    let given = Gae {
+        streams: 1,
+        rewards: &[f64::INFINITY, 1.0],
+        values: &[f64::INFINITY, 0.5],
+        next_values: &[0.0, 0.0],
+        terminated: &[1, 1],
+        truncated: &[0, 0],
+        gamma: 0.9,
+        lam: 0.9,
+    };
+    let (mut advantages, mut returns) = ([0.0; 2], [0.0; 2]);
+    gae_into_new(&given, &mut advantages, &mut returns).unwrap();
+    assert!(advantages[0].is_nan());
+    assert_eq!(advantages[1], 0.5);
 }
 
 #[test]

@@ -62,6 +62,18 @@ pub struct Gae<'a, F> {
 /// Slices of different lengths, NaN anywhere (also where it would not be used), a flag other than 0 and 1, a discount or λ
 /// that is not finite. The outputs are then as they were.
 pub fn gae<F: Float>(given: &Gae<'_, F>, advantages: &mut [F], returns: &mut [F]) -> Result<()> {
+    dispatch(given, advantages, returns, true)
+}
+
+/// As [`gae`], for outputs that nobody else sees yet: NaN is looked for while they are written, so that the input is read once.
+///
+/// # Errors
+/// As [`gae`], but the outputs may hold anything after.
+pub fn gae_into_new<F: Float>(given: &Gae<'_, F>, advantages: &mut [F], returns: &mut [F]) -> Result<()> {
+    dispatch(given, advantages, returns, false)
+}
+
+fn dispatch<F: Float>(given: &Gae<'_, F>, advantages: &mut [F], returns: &mut [F], check_first: bool) -> Result<()> {
     let rewards = given.rewards.len();
     whole_rows(rewards, given.streams)?;
     same_shape("values", given.values, rewards)?;
@@ -72,15 +84,15 @@ pub fn gae<F: Float>(given: &Gae<'_, F>, advantages: &mut [F], returns: &mut [F]
     same_shape("returns", returns, rewards)?;
     check::finite("gamma", given.gamma)?;
     check::finite("lam", given.lam)?;
-    Arch::new().dispatch(Work { given, decay: given.gamma * given.lam, advantages, returns })
+    Arch::new().dispatch(Work { given, advantages, returns, check_first })
 }
 
 /// The checks of elements and the computation, for the best instructions of the processor.
 struct Work<'a, F> {
     given: &'a Gae<'a, F>,
-    decay: F,
     advantages: &'a mut [F],
     returns: &'a mut [F],
+    check_first: bool,
 }
 
 impl<F: Float> WithSimd for Work<'_, F> {
@@ -88,38 +100,53 @@ impl<F: Float> WithSimd for Work<'_, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> Self::Output {
-        let Self { given, decay, advantages, returns } = self;
-        check::no_nan("rewards", given.rewards, given.streams)?;
-        check::no_nan("values", given.values, given.streams)?;
-        check::no_nan("next_values", given.next_values, given.streams)?;
+        let Self { given, advantages, returns, check_first } = self;
         check::flags("terminated", given.terminated, given.streams)?;
         check::flags("truncated", given.truncated, given.streams)?;
-        solve(&mut Errors { given, decay, returns }, given.streams, None, advantages);
-        Ok(())
+        if check_first {
+            check_numbers(given)?;
+        }
+        let none = F::Mask::default();
+        let mut errors = Errors { given, decay: given.gamma * given.lam, returns, seen: none };
+        solve(&mut errors, given.streams, None, advantages);
+        // Infinities of both signs make NaN as well; so the numbers are asked.
+        if errors.seen != none && !check_first { check_numbers(given) } else { Ok(()) }
     }
 }
 
+#[inline(always)]
+fn check_numbers<F: Float>(given: &Gae<'_, F>) -> Result<()> {
+    check::no_nan("rewards", given.rewards, given.streams)?;
+    check::no_nan("values", given.values, given.streams)?;
+    check::no_nan("next_values", given.next_values, given.streams)
+}
+
 /// One-step errors, summed up into advantages.
-struct Errors<'a, F> {
+struct Errors<'a, F: Float> {
     given: &'a Gae<'a, F>,
     decay: F,
     returns: &'a mut [F],
+    /// Not 0 once NaN came up, also in what a termination leaves out.
+    seen: F::Mask,
 }
 
 impl<F: Float> Terms<F> for Errors<'_, F> {
     #[inline(always)]
-    fn write(&self, range: Range<usize>, constants: &mut [F], factors: &mut [F]) {
+    fn write(&mut self, range: Range<usize>, constants: &mut [F], factors: &mut [F]) {
         let (gamma, decay, size) = (self.given.gamma, self.decay, range.len());
         let (rewards, values) = (&self.given.rewards[range.clone()], &self.given.values[range.clone()]);
         let next_values = &self.given.next_values[range.clone()];
         let (terminated, truncated) = (&self.given.terminated[range.clone()], &self.given.truncated[range]);
         let (constants, factors) = (&mut constants[..size], &mut factors[..size]);
+        let mut seen = self.seen;
         for index in 0..size {
             let future = gamma * next_values[index];
-            let future = if terminated[index] == 0 { future } else { F::ZERO };
-            constants[index] = rewards[index] + future - values[index];
+            let gain = rewards[index] - values[index];
+            seen = seen | F::mask((gain + future).is_nan());
+            constants[index] = gain + if terminated[index] == 0 { future } else { F::ZERO };
             factors[index] = if terminated[index] | truncated[index] == 0 { decay } else { F::ZERO };
         }
+        self.seen = seen;
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ mod n_step;
 mod returns;
 mod vtrace;
 
-pub use gae::{Gae, gae};
+pub use gae::{Gae, gae, gae_into_new};
 pub use n_step::{NStep, NStepOutputs, n_step};
 pub use returns::{DiscountedReturns, discounted_returns};
 pub use vtrace::{Vtrace, VtraceOutputs, vtrace};

@@ -77,7 +77,7 @@ struct Rewards<'a, F>(&'a DiscountedReturns<'a, F>);
 
 impl<F: Float> Terms<F> for Rewards<'_, F> {
     #[inline(always)]
-    fn write(&self, range: Range<usize>, constants: &mut [F], factors: &mut [F]) {
+    fn write(&mut self, range: Range<usize>, constants: &mut [F], factors: &mut [F]) {
         let (gamma, size) = (self.0.gamma, range.len());
         let (terminated, truncated) = (&self.0.terminated[range.clone()], &self.0.truncated[range.clone()]);
         let (constants, factors) = (&mut constants[..size], &mut factors[..size]);

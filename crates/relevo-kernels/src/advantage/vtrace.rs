@@ -150,7 +150,7 @@ struct Corrections<'a, F> {
 
 impl<F: Float> Terms<F> for Corrections<'_, F> {
     #[inline(always)]
-    fn write(&self, range: Range<usize>, constants: &mut [F], factors: &mut [F]) {
+    fn write(&mut self, range: Range<usize>, constants: &mut [F], factors: &mut [F]) {
         let Vtrace { gamma, rho_bar, c_bar, lam, .. } = *self.given;
         let size = range.len();
         let (ratios, rewards) = (&self.ratios[range.clone()], &self.given.rewards[range.clone()]);

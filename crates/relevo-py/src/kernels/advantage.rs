@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use relevo_kernels::advantage::{
     DiscountedReturns, Gae, NStep, NStepOutputs, Vtrace, VtraceOutputs, discounted_returns as compute_returns,
-    gae as compute_gae, n_step as compute_n_step, vtrace as compute_vtrace,
+    gae as compute_gae, gae_into_new, n_step as compute_n_step, vtrace as compute_vtrace,
 };
 
 use super::{
@@ -64,7 +64,8 @@ fn gae_of<'py, F: Precision>(
         output.apart_from(&[given.terminated, given.truncated])?;
     }
     let (to_advantages, to_returns) = (advantages.slice()?, returns.slice()?);
-    run(py, size(floats), || compute_gae(&given, to_advantages, to_returns))?;
+    let compute = if out.is_some() { compute_gae } else { gae_into_new };
+    run(py, size(floats), || compute(&given, to_advantages, to_returns))?;
     named_tuple(py, &CLASS, "Advantages", (advantages.into_array(), returns.into_array()))
 }
 

@@ -218,24 +218,26 @@ impl<'py, T: Number> Output<'py, T> {
     }
 
     fn given(given: &Bound<'py, PyAny>, shape: &[usize]) -> PyResult<Self> {
-        let dtype = T::get_dtype(given.py());
-        let wanted = format!("out must be a writable, C-contiguous array of {dtype} of shape {}", shape_text(shape));
+        let wrong = |came: &str| {
+            let dtype = T::get_dtype(given.py());
+            let shape = shape_text(shape);
+            contract(&format!("out must be a writable, C-contiguous array of {dtype} of shape {shape}, but {came}"))
+        };
         let Ok(array) = given.cast::<PyArrayDyn<T>>() else {
-            let came = match given.cast::<PyUntypedArray>() {
-                Ok(array) => format!("one of {}", array.dtype()),
-                Err(_) => format!("a {}", given.get_type().name()?),
-            };
-            return Err(contract(&format!("{wanted}, but {came} came")));
+            return Err(wrong(&match given.cast::<PyUntypedArray>() {
+                Ok(array) => format!("one of {} came", array.dtype()),
+                Err(_) => format!("a {} came", given.get_type().name()?),
+            }));
         };
         if array.shape() != shape {
-            return Err(contract(&format!("{wanted}, but one of shape {} came", shape_text(array.shape()))));
+            return Err(wrong(&format!("one of shape {} came", shape_text(array.shape()))));
         }
         if !array.is_c_contiguous() || !array.is_aligned() {
-            return Err(contract(&format!("{wanted}, but one came whose elements do not lie side by side")));
+            return Err(wrong("one came whose elements do not lie side by side"));
         }
         match array.try_readwrite() {
             Ok(array) => Ok(Self::Given(array)),
-            Err(error) => Err(contract(&format!("{wanted}, but this one cannot be written to: {error}"))),
+            Err(error) => Err(wrong(&format!("this one cannot be written to: {error}"))),
         }
     }
 
