@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from rounds import Samples
 
-    Results = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+    Array = npt.NDArray[Any]
+    Results = tuple[Array, Array]
 
 GAMMA, LAM = 0.99, 0.95
 OURS = "relevo, {}"
@@ -104,24 +105,44 @@ def sides_of(rollout: Rollout) -> dict[str, tuple[Callable[[], Any], Callable[[A
         rewards, values, next_values = (
             np.ascontiguousarray(array, precision) for array in (rollout.rewards, rollout.values, rollout.next_values)
         )
-        terminated, truncated = rollout.terminated, np.zeros_like(rollout.terminated)
-        call = functools.partial(
-            relevo.kernels.gae, rewards, values, next_values, terminated, truncated, gamma=GAMMA, lam=LAM
-        )
-        sides[OURS.format(precision)] = (call, np.asarray)
+        terminated = rollout.terminated
+        sides[OURS.format(precision)] = (ours(rewards, values, next_values, terminated), np.asarray)
         # rlox takes streams one after the other.
         flat = [np.ascontiguousarray(array.T).ravel() for array in (rewards, values, terminated.astype(precision))]
         if precision == "float64" and streams == 1:
-            call = functools.partial(rlox.compute_gae, *flat, float(next_values[-1, 0]), GAMMA, LAM)
+            call = single_of_rlox(*flat, float(next_values[-1, 0]))
             sides["rlox, float64"] = (call, of_rlox)
         batched = rlox.compute_gae_batched if precision == "float64" else rlox.compute_gae_batched_f32
-        call = functools.partial(batched, *flat, next_values[-1].copy(), steps, GAMMA, LAM)
+        call = batched_of_rlox(batched, flat, next_values[-1].copy(), steps)
         sides[f"rlox, batched, {precision}"] = (call, of_rlox)
         tensors = [torch.from_numpy(np.ascontiguousarray(array)[..., None]) for array in (values, next_values, rewards)]
         done = torch.from_numpy(terminated[..., None].copy())
         call = functools.partial(vec_generalized_advantage_estimate, GAMMA, LAM, *tensors, done, done, time_dim=0)
         sides[f"TorchRL, {precision}"] = (call, lambda tensor: tensor.numpy()[..., 0])
     return sides
+
+
+# The calls as a training loop has them, with everything at hand.
+
+
+def ours(rewards: Array, values: Array, next_values: Array, terminated: Array) -> Callable[[], Any]:
+    """A call of ours."""
+    gae, truncated = relevo.kernels.gae, np.zeros_like(terminated)
+    return lambda: gae(rewards, values, next_values, terminated, truncated, gamma=GAMMA, lam=LAM)
+
+
+def single_of_rlox(rewards: Array, values: Array, dones: Array, last_value: float) -> Callable[[], Any]:
+    """A call of rlox for one stream."""
+    compute = rlox.compute_gae
+    return lambda: compute(rewards, values, dones, last_value, GAMMA, LAM)
+
+
+def batched_of_rlox(
+    compute: Callable[..., Any], flat: list[Array], last_values: Array, steps: int
+) -> Callable[[], Any]:
+    """A call of rlox for many streams."""
+    rewards, values, dones = flat
+    return lambda: compute(rewards, values, dones, last_values, steps, GAMMA, LAM)
 
 
 def timed(name: str, call: Callable[[], object], calls: int) -> Callable[[], Samples]:

@@ -12,6 +12,8 @@ use crate::float::Float;
 /// Elements that are worked on at once. Their terms stay in the fastest cache, on the stack. No power of two: arrays that lie
 /// 4 KiB apart get in each other's way when one is read and another written.
 const BLOCK: usize = 384;
+/// Terms of a block, and of what its last elements reach.
+const TERMS: usize = BLOCK + 64;
 /// Elements that do not depend on each other in the loop that does: one or two vectors of the processor.
 const LANES: usize = 8;
 
@@ -29,8 +31,8 @@ pub(crate) trait Terms<F> {
 #[inline(always)]
 pub(crate) fn solve<F: Float>(terms: &mut impl Terms<F>, streams: usize, after: Option<&[F]>, solution: &mut [F]) {
     let length = solution.len();
-    let mut constants = [F::ZERO; BLOCK];
-    let mut factors = [F::ZERO; BLOCK];
+    let mut constants = [F::ZERO; TERMS];
+    let mut factors = [F::ZERO; TERMS];
     let last_row = length - streams.min(length);
     for (range, size) in blocks(last_row..length) {
         terms.write(range.clone(), &mut constants[..size], &mut factors[..size]);
@@ -56,23 +58,26 @@ pub(crate) fn solve<F: Float>(terms: &mut impl Terms<F>, streams: usize, after: 
         }
         return;
     }
-    let mut further = ([F::ZERO; BLOCK], [F::ZERO; BLOCK]);
+    let mut further = ([F::ZERO; TERMS], [F::ZERO; TERMS]);
     for (range, size) in blocks(0..last_row) {
-        terms.write(range.clone(), &mut constants[..size], &mut factors[..size]);
-        let solution_from_here = &mut solution[range.start..];
-        // What would reach beyond the block is solved step by step.
-        let near = size - reach.min(size);
+        // With the terms that the last elements of the block reach; those are solved already.
+        let reached_too = range.start..last_row.min(range.end + reach);
+        let count = reached_too.len();
+        terms.write(reached_too, &mut constants[..count], &mut factors[..count]);
+        let from_here = &mut solution[range.start..];
+        // What would reach beyond the last row is solved step by step.
+        let near = size.min(count.saturating_sub(reach));
         for index in (near..size).rev() {
-            solution_from_here[index] = constants[index] + carried(factors[index], solution_from_here[index + streams]);
+            from_here[index] = constants[index] + carried(factors[index], from_here[index + streams]);
         }
         let mut reached = streams;
         let (mut from, mut to) = ((&mut constants, &mut factors), (&mut further.0, &mut further.1));
         while reached < reach {
-            double((&from.0[..size], &from.1[..size]), reached, (&mut *to.0, &mut *to.1));
+            double((&from.0[..count], &from.1[..count]), reached, (&mut *to.0, &mut *to.1));
             std::mem::swap(&mut from, &mut to);
             reached *= 2;
         }
-        scan(&from.0[..near], &from.1[..near], reach, solution_from_here);
+        scan(&from.0[..near], &from.1[..near], reach, from_here);
         terms.solved(range.clone(), &solution[range]);
     }
 }

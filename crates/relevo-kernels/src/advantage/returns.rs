@@ -89,7 +89,8 @@ impl<F: Float> Terms<F> for Rewards<'_, F> {
             let next_values = &next_values[range];
             for index in 0..size {
                 let future = gamma * next_values[index];
-                constants[index] += if terminated[index] == 0 && truncated[index] != 0 { future } else { F::ZERO };
+                // Truncated and not terminated; written without a branch, for the compiler's sake.
+                constants[index] += if truncated[index] > terminated[index] { future } else { F::ZERO };
             }
         }
     }

@@ -114,7 +114,11 @@ impl<F: Float> WithSimd for Work<'_, F> {
         check::flags("truncated", given.truncated, streams)?;
         let log_probs = || given.target_log_probs.iter().zip(given.behaviour_log_probs);
         // Two infinities of one sign have no ratio.
-        if let Some(index) = log_probs().position(|(target, behaviour)| (*target - *behaviour).is_nan()) {
+        let none = F::Mask::default();
+        let have_no_ratio = |target: &F, behaviour: &F| (*target - *behaviour).is_nan();
+        if log_probs().fold(none, |any, (target, behaviour)| any | F::mask(have_no_ratio(target, behaviour))) != none
+            && let Some(index) = log_probs().position(|(target, behaviour)| have_no_ratio(target, behaviour))
+        {
             return Err(Error::Element {
                 name: "behaviour_log_probs",
                 expected: "finite where target_log_probs is infinite",

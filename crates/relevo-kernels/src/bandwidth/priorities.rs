@@ -53,7 +53,10 @@ impl<F: Float> WithSimd for Work<'_, F> {
         check::no_negative("queue_times", queue_times)?;
         let denominators =
             || b_eff.iter().zip(queue_times).map(|(b_eff, time)| bandwidth_weight * *b_eff + *time + eps);
-        if let Some(position) = denominators().position(|denominator| denominator == F::ZERO) {
+        let none = F::Mask::default();
+        if denominators().fold(none, |any, denominator| any | F::mask(denominator == F::ZERO)) != none
+            && let Some(position) = denominators().position(|denominator| denominator == F::ZERO)
+        {
             return Err(Error::ZeroDenominator {
                 what: "bandwidth_weight · b_eff + queue_times + eps",
                 place: Some(Place::Position(position)),
