@@ -44,8 +44,12 @@ fn a_step_is_recorded_as_it_was_inferred() {
     assert_eq!(results.policy_versions, [1, 1]);
     observe(&group, &outcome(&[0.5, -0.5], &[0, 1], &[0, 0]), &FinalObservations::default()).unwrap();
     act(&group, &[5.0, 6.0, 8.0, 7.0], None, &RECORD).unwrap();
-    let finals =
-        FinalObservations { rows: vec![0], bytes: bytemuck::cast_slice(&[9.0_f32, 10.0]).to_vec(), columns: column(2), ..Default::default() };
+    let finals = FinalObservations {
+        rows: vec![0],
+        bytes: bytemuck::cast_slice(&[9.0_f32, 10.0]).to_vec(),
+        columns: column(2),
+        ..Default::default()
+    };
     observe(&group, &outcome(&[1.5, 2.5], &[0, 0], &[1, 0]), &finals).unwrap();
 
     let episodes = flushed(&agent);
