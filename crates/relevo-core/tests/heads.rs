@@ -185,6 +185,14 @@ fn probabilities_are_drawn_from_as_they_are() {
 }
 
 #[test]
+fn log_probabilities_of_all_choices_are_logits() {
+    let contract = giving(&[("log_probs", &[-1, 3]), ("value", &[-1, 1])]);
+    assert_eq!(contract.outputs[0].role, OutputRole::Logits);
+    let contract = giving(&[("logits", &[-1, 3]), ("log_probs", &[-1, 3])]);
+    assert_eq!(contract.outputs[1].role, OutputRole::LogProb);
+}
+
+#[test]
 fn probabilities_below_zero_are_told() {
     let head = head(&giving_rows(&[("probs", &[0.5, 0.5])]));
     let mut actions = [0_u8; 8];

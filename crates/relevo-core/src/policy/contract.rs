@@ -176,8 +176,10 @@ impl Contract {
             Batch::Dynamic { .. } => probe.disagreement(&shapes, &found.random, device == "cpu")?,
         };
         if let Some(crossed) = inputs.iter_mut().find(|input| is_crossed(input))
-            && model.facts().batch.is_none()
-            && (mixed.is_some() || shapes.iter().any(|shape| shape.batch_axis.is_none()))
+            && !matches!(model.facts().batch, Some(Batch::Dynamic { .. }))
+            && (matches!(batch, Batch::One { .. })
+                || mixed.is_some()
+                || shapes.iter().any(|shape| shape.batch_axis.is_none()))
         {
             // What was taken for the number of rows is that of steps.
             set_axis(path, crossed, 0)?;
@@ -373,6 +375,13 @@ fn output_contracts(
                 && is_log_probabilities(spec, shape, branches)
             {
                 (OutputRole::Logits, "floats under the name of a discrete action: a log-probability for each choice")
+            } else if let Some((OutputRole::LogProb, _)) = named(index)
+                && !named_action
+                && spec.dtype.is_float()
+                && shape.batch_axis.is_some()
+                && matches!(shape.row_shape[..], [choices] if choices > 1)
+            {
+                (OutputRole::Logits, "a log-probability for each choice, and no other output is named like an action")
             } else if let Some((role, reason)) = named(index) {
                 (role, reason)
             } else if shape.batch_axis.is_none() {

@@ -195,6 +195,9 @@ fn output_role_of(name: &str) -> Option<(OutputRole, &'static str)> {
     if name.starts_with("deterministic_") {
         return Some((OutputRole::DeterministicAction, "the name begins with `deterministic_`"));
     }
+    if is(&["label", "output_label"]) {
+        return Some((OutputRole::DeterministicAction, "the class that a classifier predicts"));
+    }
     if name.contains("action") || is(&["output", "act"]) {
         return Some((OutputRole::Action, "a known name of an action"));
     }
@@ -232,6 +235,7 @@ mod tests {
             ("log_prob", OutputRole::LogProb),
             ("logits", OutputRole::Logits),
             ("value", OutputRole::Value),
+            ("output_label", OutputRole::DeterministicAction),
             ("mu:0", OutputRole::Mean),
             ("policy/mean", OutputRole::Mean),
             ("policy/log_std:0", OutputRole::LogStd),
