@@ -349,6 +349,6 @@ def test_an_update_that_takes_other_inputs_names_them(tmp_path: Path) -> None:
 
     with (
         relevo.AgentBuilder().default_model(sum_of("position", "goal")).actor_count(1).build() as agent,
-        pytest.raises(relevo.ContractError, match="`place` float32 .* serves has observations .`position` float32"),
+        pytest.raises(relevo.ContractError, match=r"`place` float32 .* serves has observations .`position` float32"),
     ):
         agent.update_model(sum_of("place", "aim"))

@@ -104,6 +104,8 @@ def branching(weight: onnx.TensorProto) -> onnx.ModelProto:
     inner = onnx.TensorProto()
     inner.CopyFrom(weight)
     inner.name = "inner"
+    # Some exporters write it so.
+    inner.external_data[0].value = "./w.data"
     branches = {
         f"{way}_branch": helper.make_graph(
             [helper.make_node("Add", ["sum", "inner"], [way])], way, [], [value(way)], [inner]

@@ -22,6 +22,11 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Beside(BTreeMap<String, Arc<[u8]>>);
 
+/// A file's name as ONNX Runtime knows it, which takes `./w.data` and `w.data` for one.
+pub(crate) fn known_name(location: &str) -> &str {
+    location.trim_start_matches("./")
+}
+
 /// Where a tensor's numbers lie, if not in the model.
 struct Place<'a> {
     location: &'a str,
@@ -40,7 +45,7 @@ impl<'a> Place<'a> {
         for entry in messages(bytes, tensor, tag::TENSOR_EXTERNAL_DATA)? {
             let value = text(bytes, entry.body.clone(), tag::ENTRY_VALUE)?;
             match text(bytes, entry.body, tag::ENTRY_KEY)? {
-                "location" => place.location = value,
+                "location" => place.location = known_name(value),
                 "offset" => place.offset = value.parse().unwrap_or(0),
                 "length" => place.length = value.parse().ok(),
                 _ => {}

@@ -10,6 +10,7 @@ use relevo_core::{
 };
 
 use crate::{
+    beside::known_name,
     mixing::{self, Meeting},
     proto::{AttributeProto, DimProto, GraphProto, InitializerProto, ModelProto, NodeProto, ValueInfoProto},
     widths::{self, Told},
@@ -253,7 +254,8 @@ fn weight_files(tensors: &[&InitializerProto]) -> BTreeMap<String, u64> {
         let entry = |key| tensor.external_data.iter().find(|entry| entry.key == key).map(|entry| &*entry.value);
         let number = |key| entry(key).and_then(|value| value.parse().ok()).unwrap_or(0_u64);
         let end = number("offset").saturating_add(number("length"));
-        let known = files.entry(entry("location").unwrap_or_default().to_owned()).or_insert(end);
+        let name = known_name(entry("location").unwrap_or_default());
+        let known = files.entry(name.to_owned()).or_insert(end);
         *known = end.max(*known);
     }
     files

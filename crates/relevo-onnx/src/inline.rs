@@ -232,12 +232,12 @@ fn renamed(bytes: &[u8], message: &Field, number: u64, scope: &Scope<'_>) -> Res
     Ok(wire::message(message.number, &made))
 }
 
-fn texts<'a>(bytes: &'a [u8], message: Range<usize>, number: u64) -> Result<Vec<&'a str>, String> {
+fn texts(bytes: &[u8], message: Range<usize>, number: u64) -> Result<Vec<&str>, String> {
     let text = |field: Field| std::str::from_utf8(&bytes[field.body]).map_err(|_| wire::MALFORMED.into());
     messages(bytes, message, number)?.into_iter().map(text).collect()
 }
 
-fn attributes<'a>(bytes: &'a [u8], message: Range<usize>, number: u64) -> Result<HashMap<&'a str, &'a [u8]>, String> {
+fn attributes(bytes: &[u8], message: Range<usize>, number: u64) -> Result<HashMap<&str, &[u8]>, String> {
     let named = |field: Field| Ok((text(bytes, field.body.clone(), tag::ATTRIBUTE_NAME)?, &bytes[field.body]));
     messages(bytes, message, number)?.into_iter().map(named).collect()
 }

@@ -325,7 +325,9 @@ fn logarithms<'a>(tensor: &'a Tensor, scratch: &'a mut Vec<f32>) -> &'a [f32] {
     if floats(tensor, scratch).len() != scratch.len() {
         scratch.extend_from_slice(tensor.values());
     }
-    scratch.iter_mut().for_each(|value| *value = value.ln());
+    for value in scratch.iter_mut() {
+        *value = value.ln();
+    }
     scratch
 }
 
