@@ -259,11 +259,9 @@ def test_csv_holds_everything(run: relevo.Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("episode", AWKWARD.values(), ids=AWKWARD)
-def test_every_kind_of_episode_passes_through_csv(
-    episode: EpisodeData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: relevo.Run
-) -> None:
-    monkeypatch.setattr("relevo.trajectories.relayrl_csv.read_run", lambda _run: iter([episode]))
-    trajectories.to_csv(run, tmp_path / "csv")
+def test_every_kind_of_episode_passes_through_csv(episode: EpisodeData, tmp_path: Path) -> None:
+    trajectories.to_run([episode], tmp_path / "run")
+    trajectories.to_csv(relevo.open_run(tmp_path / "run"), tmp_path / "csv")
     (read,) = trajectories.from_csv(tmp_path / "csv")
     episodes.assert_same(episode, read)
 
@@ -340,11 +338,10 @@ def test_csv_that_is_no_episode(run: relevo.Run, tmp_path: Path) -> None:
             list(trajectories.from_csv(tmp_path / folder))
 
 
-def test_csv_cannot_hold_every_type(run: relevo.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unsigned = made(observations=np.zeros((4, 2), np.uint16))
-    monkeypatch.setattr("relevo.trajectories.relayrl_csv.read_run", lambda _run: iter([unsigned]))
-    with pytest.raises(relevo.TrajectoryError, match="no tensors of uint16; export to parquet"):
-        trajectories.to_csv(run, tmp_path / "csv")
+def test_csv_cannot_hold_every_type(tmp_path: Path) -> None:
+    trajectories.to_run([made(observations=np.zeros((4, 2), np.uint16))], tmp_path / "run")
+    with pytest.raises(relevo.TrajectoryError, match="no tensors of uint16; write Arrow or Parquet"):
+        trajectories.to_csv(relevo.open_run(tmp_path / "run"), tmp_path / "csv")
     assert not (tmp_path / "csv").exists()
 
 

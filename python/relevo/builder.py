@@ -14,8 +14,16 @@ from relevo._core import Agent, ModelModule
 from relevo.checks import seconds as checked_seconds
 from relevo.checks import whole_number
 from relevo.errors import ConfigError
-from relevo.record_settings import Compression, Fsync, OnFailure, RecordSettings
-from relevo.settings import Bounds, Head, Normalization, PolicySettings, by_name
+from relevo.record_settings import Compression, Format, Fsync, OnFailure, RecordSettings
+from relevo.settings import (
+    Bounds,
+    Head,
+    Normalization,
+    PolicySettings,
+    checked_bounds,
+    checked_normalization,
+    statistics,
+)
 from relevo.shutdown import shut_down_at_exit
 
 OnError: TypeAlias = Literal["raise", "drop_actor"]
@@ -31,7 +39,7 @@ class _Policy:
     normalization: Normalization | dict[str, Normalization] | None
 
     def settings(self, model: ModelModule) -> PolicySettings:
-        return PolicySettings(self.head, self.branches, self.bounds, by_name(model, self.normalization))
+        return PolicySettings(self.head, self.branches, self.bounds, statistics(model.contract, self.normalization))
 
 
 class AgentBuilder:
@@ -76,9 +84,10 @@ class AgentBuilder:
                 is loaded already has its roles.
             branches: numbers of choices of a multi-discrete action, whose logits lie one behind the other in one
                 output; needed where the file does not say them.
-            bounds: what continuous actions are brought into on their way to the environment.
+            bounds: what continuous actions are brought into on their way to the environment. By default those that
+                `relevo.export` wrote into the file, if it did (`contract.bounds`); bounds of -inf and inf are none.
             normalization: statistics of the observation, or of several by name, that the model expects to be
-                normalised.
+                normalised. A file of `relevo.export` may do that itself (`contract.normalization`).
         """
         return self.policy("default", model, head, roles, branches=branches, bounds=bounds, normalization=normalization)
 
@@ -108,8 +117,8 @@ class AgentBuilder:
             head,
             _checked_roles(roles),
             _checked_branches(branches),
-            _checked_bounds(bounds),
-            _checked_statistics(normalization),
+            checked_bounds(bounds),
+            checked_normalization(normalization),
         )
         return self
 
@@ -165,7 +174,7 @@ class AgentBuilder:
     def record(
         self,
         path: str | os.PathLike[str],
-        format: Literal["arrow"] = "arrow",  # noqa: A002
+        format: Format = "arrow",  # noqa: A002
         *,
         compression: Compression = "none",
         fsync: Fsync = "segment",
@@ -178,7 +187,9 @@ class AgentBuilder:
 
         Args:
             path: the folder; it must not hold a run yet, unless `resume` is set.
-            format: how segments are written: `"arrow"`.
+            format: `"arrow"`, segments of many episodes, which `relevo.open_run` reads; or `"csv"`, a file with the
+                columns of RelayRL for each episode, for `relevo.trajectories.from_csv`: larger, slower, not compressed,
+                and not to be gone on with.
             compression: `"none"`, `"lz4"` (fast) or `"zstd"` (small).
             fsync: when the system is asked to put on the disk what was written, so that it outlives a power cut:
                 `"never"`, `"segment"` (when one is closed) or `"batch"` (after each, about once a second). A process
@@ -193,11 +204,8 @@ class AgentBuilder:
         Raises:
             ConfigError: a setting is none of these.
         """
-        if cast("str", format) != "arrow":
-            msg = f'the format "{format}" is not known; the only one is "arrow"'
-            raise ConfigError(msg)
         self._record = RecordSettings(
-            Path(path), compression, fsync, segment_bytes, segment_seconds, resume, on_failure
+            Path(path), format, compression, fsync, segment_bytes, segment_seconds, resume, on_failure
         )
         return self
 
@@ -321,7 +329,9 @@ class AgentBuilder:
                 "branches": {name: policy.branches for name, policy in self._policies.items()},
                 "bounds": {name: policy.bounds.as_dict() for name, policy in self._policies.items() if policy.bounds},
                 "normalization": {
-                    name: {key: given.as_dict() for key, given in by_name(model, policy.normalization).items()}
+                    name: {
+                        key: given.as_dict() for key, given in statistics(model.contract, policy.normalization).items()
+                    }
                     for name, policy, model in loaded
                     if policy.normalization
                 },
@@ -332,16 +342,6 @@ class AgentBuilder:
 def _checked_model(given: object) -> ModelModule | str | os.PathLike[str]:
     if not isinstance(given, ModelModule | str | os.PathLike):
         msg = f"model must be a path or a relevo.ModelModule, but {given!r} ({type(given).__name__}) came"
-        raise ConfigError(msg)
-    return given
-
-
-def _checked_bounds(given: object) -> Bounds | None:
-    if given is not None and not isinstance(given, Bounds):
-        msg = (
-            f"bounds must be a relevo.Bounds, but {given!r} ({type(given).__name__}) came; write Bounds(low, high), or "
-            "Bounds.of(env.action_space)"
-        )
         raise ConfigError(msg)
     return given
 
@@ -363,15 +363,3 @@ def _checked_branches(given: object) -> list[int]:
         msg = f"branches must be a list of whole numbers, such as [3, 2], but {given!r} ({type(given).__name__}) came"
         raise ConfigError(msg)
     return [whole_number("a branch", size, 1) for size in cast("Sequence[int]", given)]
-
-
-def _checked_statistics(given: object) -> Normalization | dict[str, Normalization] | None:
-    if given is None or isinstance(given, Normalization):
-        return given
-    if not isinstance(given, Mapping) or not all(isinstance(own, Normalization) for own in given.values()):
-        msg = (
-            f"normalization must be a relevo.Normalization, or a dict of them by the observations' names, but "
-            f"{given!r} ({type(given).__name__}) came; write Normalization(mean, variance)"
-        )
-        raise ConfigError(msg)
-    return dict(given)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Compression: TypeAlias = Literal["none", "lz4", "zstd"]
+Format: TypeAlias = Literal["arrow", "csv"]
 Fsync: TypeAlias = Literal["never", "segment", "batch"]
 OnFailure: TypeAlias = Literal["continue", "stop"]
 
@@ -21,6 +22,7 @@ class RecordSettings:
     """The run folder, and how it is written; see `AgentBuilder.record`."""
 
     folder: Path
+    format: Format
     compression: Compression
     fsync: Fsync
     segment_bytes: int
@@ -30,12 +32,16 @@ class RecordSettings:
 
     def __post_init__(self) -> None:
         """Checks what was given."""
-        for name, known in (("compression", Compression), ("fsync", Fsync), ("on_failure", OnFailure)):
+        words_of = {"format": Format, "compression": Compression, "fsync": Fsync, "on_failure": OnFailure}
+        for name, known in words_of.items():
             given = getattr(self, name)
             if given not in get_args(known):
                 words = ", ".join(f'"{word}"' for word in get_args(known))
                 msg = f"{name} must be one of {words}, but is {given!r}"
                 raise ConfigError(msg)
+        if self.format == "csv" and self.compression != "none":
+            msg = f"CSV files are not compressed, but compression is {self.compression!r}; leave it out, or use arrow"
+            raise ConfigError(msg)
         whole_number("segment_bytes", self.segment_bytes, 1)
         seconds("segment_seconds", self.segment_seconds, may_be_zero=False)
 

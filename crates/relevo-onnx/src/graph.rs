@@ -22,6 +22,8 @@ pub(crate) const RANDOM_OPS: [&str; 6] =
 
 /// The element type of texts in ONNX files.
 const STRING: i32 = 8;
+/// The key under which `relevo.export` writes what it knows of a policy.
+const DECLARED: &str = "relevo.json";
 
 /// Operators that take a way, or go on, by a number.
 const STEERING_OPS: [&str; 2] = ["If", "Loop"];
@@ -53,6 +55,8 @@ pub(crate) struct Declaration {
     pub(crate) notes: Vec<String>,
     /// The tool that wrote the file, with its version.
     pub(crate) producer: String,
+    /// What `relevo.export` wrote into it.
+    pub(crate) declared: String,
     /// Random operators inside, subgraphs and functions included, each once.
     pub(crate) random_ops: Vec<String>,
     /// Why made-up inputs cannot show that the graph keeps the rows of a batch apart.
@@ -74,6 +78,9 @@ impl Declaration {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         if bytes.is_empty() {
             return Err("the file is empty; export the model again".into());
+        }
+        if let Some(other) = other_format(bytes) {
+            return Err(other.into());
         }
         let model = ModelProto::decode(bytes).map_err(|error| {
             format!("it is not an ONNX file, or is cut short ({error}); copy the file or export the model again")
@@ -115,12 +122,43 @@ impl Declaration {
             inputs,
             outputs,
             notes,
+            declared: model
+                .metadata
+                .iter()
+                .find(|entry| entry.key == DECLARED)
+                .map(|entry| entry.value.clone())
+                .unwrap_or_default(),
             producer: format!("{} {}", model.producer_name, model.producer_version).trim().into(),
             random_ops,
             batch_obstacle,
             steered,
             weight_files: weight_files(&tensors),
         })
+    }
+}
+
+/// What a file is that begins like one of another format that people keep policies in, and what to do with it.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    let holds = |name: &[u8]| bytes.windows(name.len()).any(|window| window == name);
+    match bytes {
+        [b'P', b'K', 3, 4, ..] if holds(b"/code/") && holds(b"/data.pkl") => {
+            Some("it is a TorchScript archive, not an ONNX file; name it .pt, so that relevo[torch] loads it")
+        }
+        [b'P', b'K', 3, 4, ..] if holds(b"/data.pkl") => Some(
+            "it was written by torch.save, so it is a pickle, which is not read; export the module by relevo.export.to_onnx",
+        ),
+        [b'P', b'K', 3, 4, ..] => Some(
+            "it is a zip archive, not an ONNX file; a model of Stable-Baselines3 is loaded by its own class, such as PPO.load, \
+             and exported by relevo.export.to_onnx",
+        ),
+        [0x80, 2..=5, ..] => Some(
+            "it is a pickle, which may run any code when it is read, and is not read; export the model by \
+             relevo.export.to_onnx",
+        ),
+        [0x89, b'H', b'D', b'F', ..] => {
+            Some("it is an HDF5 file, as Keras writes them, not an ONNX file; export the model by tf2onnx")
+        }
+        _ => None,
     }
 }
 
@@ -336,7 +374,7 @@ impl DimProto {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{FunctionProto, ShapeProto, TensorTypeProto, TypeProto};
+    use crate::proto::{EntryProto, FunctionProto, ShapeProto, TensorTypeProto, TypeProto};
 
     fn node(op_type: &str, outputs: &[&str], attributes: Vec<AttributeProto>) -> NodeProto {
         let outputs = outputs.iter().map(ToString::to_string).collect();
@@ -355,9 +393,10 @@ mod tests {
 
     fn read(graph: GraphProto, functions: Vec<FunctionProto>) -> Result<Declaration, String> {
         let (producer_name, producer_version) = ("tool".into(), String::new());
-        Declaration::read(
-            &ModelProto { producer_name, producer_version, graph: Some(graph), functions }.encode_to_vec(),
-        )
+        let entry = EntryProto { key: DECLARED.into(), value: "{}".into() };
+        let metadata = vec![EntryProto::default(), entry];
+        let model = ModelProto { producer_name, producer_version, graph: Some(graph), functions, metadata };
+        Declaration::read(&model.encode_to_vec())
     }
 
     #[test]
@@ -373,7 +412,7 @@ mod tests {
         let names = |specs: &[TensorSpec]| specs.iter().map(|spec| spec.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&declaration.inputs), ["x"]);
         assert_eq!(names(&declaration.outputs), ["y", "w"]);
-        assert_eq!(declaration.producer, "tool");
+        assert_eq!((&*declaration.producer, &*declaration.declared), ("tool", "{}"));
         let shape = [Dim::Dynamic("batch".into()), Dim::Dynamic(String::new()), Dim::Fixed(3)];
         assert_eq!(declaration.inputs[0].shape, shape);
     }

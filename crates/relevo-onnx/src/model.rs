@@ -18,6 +18,7 @@ use relevo_core::{
     error::{Error, Result},
     policy::{Batch, Model, ModelFacts, ModelSource, Session, StateLink, check_rows, names_next_value},
     spec::{Dim, TensorSpec},
+    tensor::DeviceId,
 };
 use sha2::{Digest, Sha256};
 
@@ -34,7 +35,7 @@ use crate::{
     mixing,
     noise::Noise,
     open_shapes,
-    session::OnnxSession,
+    session::{self, OnnxSession},
     weights::{self, Suspect},
     widths,
 };
@@ -51,6 +52,14 @@ pub(crate) struct Signature {
     pub(crate) inputs: Vec<TensorSpec>,
     /// Outputs in the file's order, with the shapes that ONNX Runtime holds them to.
     pub(crate) outputs: Vec<TensorSpec>,
+}
+
+impl Signature {
+    /// Which outputs are an input handed on, with no node between.
+    pub(crate) fn passed(&self) -> Vec<bool> {
+        let is_input = |name: &str| self.inputs.iter().any(|input| input.name == name);
+        self.outputs.iter().map(|output| is_input(&output.name)).collect()
+    }
 }
 
 /// How sessions are made of a file.
@@ -93,24 +102,14 @@ impl OnnxModel {
     ) -> Result<Self> {
         let path = source.path;
         let fault = |reason: String| Error::model_load(path, reason);
-        let mut bytes = match source.bytes {
+        let bytes = match source.bytes {
             Some(bytes) => bytes.to_vec(),
             None => std::fs::read(path).map_err(|error| {
                 Error::model_load(path, format!("{error}; check that the path names a readable ONNX file"))
             })?,
         };
         let mut hash = Sha256::new_with_prefix(&bytes);
-        let mut declaration = Declaration::read(&bytes).map_err(fault)?;
-        // Why the functions that it defines cannot be looked into.
-        let mut hidden = None;
-        match inline::inlined(&bytes) {
-            Ok(None) => {}
-            Ok(Some(written_out)) => match Declaration::read(&written_out) {
-                Ok(of_all) => (bytes, declaration) = (written_out, of_all),
-                Err(reason) => hidden = Some(reason),
-            },
-            Err(reason) => hidden = Some(reason),
-        }
+        let (mut bytes, declaration, hidden) = looked_into(bytes).map_err(fault)?;
         let beside = Beside::read(source, &declaration.weight_files).map_err(fault)?;
         let suspects = weights::suspects(&bytes, &beside).map_err(fault)?;
         beside.files().for_each(|(_, contents)| hash.update(contents));
@@ -125,6 +124,7 @@ impl OnnxModel {
             mut inputs,
             mut outputs,
             producer,
+            declared,
             random_ops,
             batch_obstacle,
             steered,
@@ -146,7 +146,7 @@ impl OnnxModel {
             }
         }
         let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
-        let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+        let mut first = OnnxSession::new(session, workshop.device, Arc::clone(&signature))?;
         if loops {
             endless::check(&mut first, &signature.inputs).map_err(fault)?;
         }
@@ -157,10 +157,8 @@ impl OnnxModel {
                 // What weights seemed to tell does not hold: the sizes are for the caller to give.
                 let outputs = signature.outputs.clone();
                 signature = Arc::new(Signature { path: path.into(), inputs: open, outputs });
-                first = OnnxSession::new(
-                    workshop.session(path, &of_session(&bytes, noise.as_ref()), &beside)?,
-                    signature.clone(),
-                )?;
+                let session = workshop.session(path, &of_session(&bytes, noise.as_ref()), &beside)?;
+                first = OnnxSession::new(session, workshop.device, signature.clone())?;
             }
         }
         check_suspects(&suspects, &signature.inputs, &mut first).map_err(fault)?;
@@ -187,15 +185,33 @@ impl OnnxModel {
             Some(Outcome::Rewritten(rewritten)) => {
                 let fixed_batch::Rewritten { bytes: edited, inputs, outputs } = *rewritten;
                 signature = Arc::new(Signature { path: path.into(), inputs, outputs });
-                first = OnnxSession::new(workshop.session(path, &edited, &beside)?, Arc::clone(&signature))?;
+                first = OnnxSession::new(
+                    workshop.session(path, &edited, &beside)?,
+                    workshop.device,
+                    Arc::clone(&signature),
+                )?;
                 bytes = edited;
                 let reason = "rewritten from a batch of 1; batches of made-up rows gave what the rows give alone";
                 Some(Batch::Dynamic { reason: reason.into() })
             }
         };
-        let facts = ModelFacts { producer, sha256, random_ops, batch, notes };
+        let facts = ModelFacts { producer, sha256, random_ops, batch, notes, declared };
         Ok(Self { signature, facts, states, bytes, beside, noise, workshop, first: Mutex::new(Some(first)) })
     }
+}
+
+/// The file with its own functions written out, what it declares, and why such functions are left that cannot be looked into.
+fn looked_into(bytes: Vec<u8>) -> std::result::Result<(Vec<u8>, Declaration, Option<String>), String> {
+    let declaration = Declaration::read(&bytes)?;
+    let written_out = inline::inlined(&bytes).and_then(|written_out| match written_out {
+        None => Ok(None),
+        Some(written_out) => Declaration::read(&written_out).map(|of_all| Some((written_out, of_all))),
+    });
+    Ok(match written_out {
+        Ok(None) => (bytes, declaration, None),
+        Ok(Some((written_out, of_all))) => (written_out, of_all, None),
+        Err(reason) => (bytes, declaration, Some(reason)),
+    })
 }
 
 /// Fails where a weight with numbers that may be meant, as minus infinity is in a mask, makes most made-up rows come out as NaN or
@@ -329,7 +345,7 @@ impl Workshop {
         let outputs = session.outputs().iter().filter_map(|outlet| output(outlet).transpose());
         let outputs = outputs.collect::<std::result::Result<_, _>>()?;
         let signature = Signature { path: path.into(), inputs: inputs.to_vec(), outputs };
-        OnnxSession::new(session, Arc::new(signature)).map_err(|error| error.to_string())
+        OnnxSession::new(session, self.device, Arc::new(signature)).map_err(|error| error.to_string())
     }
 
     /// Makes a session for a graph that does next to nothing.
@@ -389,6 +405,10 @@ impl Model for OnnxModel {
         &self.states
     }
 
+    fn device(&self) -> DeviceId {
+        session::input_device(self.workshop.device, &self.signature)
+    }
+
     fn session(&self) -> Result<Box<dyn Session>> {
         if let Some(session) = self.first.lock().take() {
             return Ok(Box::new(session));
@@ -398,7 +418,7 @@ impl Model for OnnxModel {
             self.workshop.session(&self.signature.path, &of_session(&self.bytes, self.noise.as_ref()), &self.beside)?;
         let (path, seconds) = (self.signature.path.display(), begun.elapsed().as_secs_f64());
         tracing::debug!(%path, threads = self.workshop.threads, seconds, "a further session of {path} is made");
-        Ok(Box::new(OnnxSession::new(session, Arc::clone(&self.signature))?))
+        Ok(Box::new(OnnxSession::new(session, self.workshop.device, Arc::clone(&self.signature))?))
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct ModelProto {
     pub(crate) graph: Option<GraphProto>,
     #[prost(message, repeated, tag = "25")]
     pub(crate) functions: Vec<FunctionProto>,
+    #[prost(message, repeated, tag = "14")]
+    pub(crate) metadata: Vec<EntryProto>,
 }
 
 #[derive(Message)]

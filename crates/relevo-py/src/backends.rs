@@ -80,7 +80,8 @@ fn choose(
     }
     if is_torchscript {
         return refuse(
-            "TorchScript is loaded by a package of its own, which is not installed; pip install \"relevo[torch]\""
+            "TorchScript is loaded by a package of its own, which is not installed; pip install \"relevo[torch]\" (in a checkout of \
+             the repository: make demo-torch)"
                 .into(),
         );
     }

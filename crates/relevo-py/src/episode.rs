@@ -1,16 +1,16 @@
 //! `relevo.Episode`: one trajectory, from memory or from disk.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use arrow_buffer::Buffer;
 use pyo3::{prelude::*, types::PyDict};
 use relevo_core::{
     spec::DType,
-    trajectory::{self, ExtraKind, ExtraValues},
+    trajectory::{self, ExtraKind, ExtraValues, Piece},
 };
 use uuid::Uuid;
 
-use crate::array;
+use crate::{array, detach::detach};
 
 #[pyclass(frozen, module = "relevo")]
 pub(crate) struct Episode(Arc<trajectory::Episode>);
@@ -165,6 +165,11 @@ impl Episode {
     #[getter]
     fn episode_return(&self) -> f64 {
         self.0.episode_return()
+    }
+
+    /// For `relevo.trajectories.to_csv`.
+    fn _write_csv(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        detach(py, || trajectory::write_csv(&Piece::whole(self.0.clone(), 0, 0), &path))
     }
 
     fn __len__(&self) -> usize {

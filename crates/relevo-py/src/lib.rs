@@ -9,6 +9,7 @@ mod array;
 mod backends;
 mod contract;
 mod detach;
+mod device_tensor;
 mod devices;
 mod episode;
 mod episode_arrays;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use pyo3::{FromPyObject, PyResult};
 use relevo_core::{
     runtime::RecordConfig,
-    trajectory::{Compression, Fsync, WriterOptions},
+    trajectory::{Compression, Format, Fsync, WriterOptions},
 };
 
 use crate::error;
@@ -14,6 +14,7 @@ use crate::error;
 #[derive(FromPyObject)]
 pub(crate) struct RecordSettings {
     folder: PathBuf,
+    format: String,
     compression: String,
     fsync: String,
     segment_bytes: u64,
@@ -33,7 +34,8 @@ impl RecordSettings {
                 .map_err(|error| error::config(&format!("segment_seconds: {error}")))?,
         };
         let goes_on = named("on_failure", &self.on_failure, &[("continue", true), ("stop", false)])?;
-        Ok(RecordConfig { folder: self.folder, options, resume: self.resume, goes_on })
+        let format = named("format", &self.format, &Format::NAMES)?;
+        Ok(RecordConfig { folder: self.folder, format, options, resume: self.resume, goes_on })
     }
 }
 

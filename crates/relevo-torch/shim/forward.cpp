@@ -36,6 +36,12 @@ c10::ScalarType scalar_type(const relevo_dtype &dtype) {
     }
 }
 
+c10::Device device_of(const relevo_device &device) {
+    if (device.kind == 1) return c10::kCPU;
+    TORCH_CHECK(device.kind == 2, "torch reads no tensor on a device of DLPack's kind ", device.kind);
+    return {c10::kCUDA, static_cast<c10::DeviceIndex>(device.index)};
+}
+
 // The type in which a tensor leaves: its own, or float32 for those that no array has (bfloat16).
 relevo_dtype outer_type(c10::ScalarType type) {
     const auto of = [](uint8_t code, uint8_t bits) { return relevo_dtype{code, bits, 1}; };
@@ -127,12 +133,11 @@ IValue call(const torch::jit::Module &module, const Program &program, const std:
 }
 
 at::Tensor borrowed(const relevo_tensor &tensor) {
-    TORCH_CHECK(tensor.device.kind == 1, "tensors come in the processor's memory");
     auto *data = static_cast<char *>(tensor.data) + tensor.byte_offset;
-    const c10::IntArrayRef sizes(tensor.shape, tensor.ndim);
-    const auto type = scalar_type(tensor.dtype);
-    if (tensor.strides == nullptr) return at::from_blob(data, sizes, type);
-    return at::from_blob(data, sizes, c10::IntArrayRef(tensor.strides, tensor.ndim), type);
+    const auto device = device_of(tensor.device);
+    auto maker = at::for_blob(data, c10::IntArrayRef(tensor.shape, tensor.ndim));
+    if (tensor.strides != nullptr) maker.strides(c10::IntArrayRef(tensor.strides, tensor.ndim));
+    return maker.options(at::TensorOptions(device).dtype(scalar_type(tensor.dtype))).target_device(device).make_tensor();
 }
 
 // Gives torch a number of threads for a call. What the program at large uses comes back afterwards: the number is one for
@@ -245,8 +250,10 @@ struct Session {
 
     // The caller's tensor as the module gets it: its own memory, where nothing can go wrong with that.
     at::Tensor leaf(const relevo_tensor &input, size_t index) {
+        const auto place = device_of(input.device);
+        TORCH_CHECK(place.is_cpu() || place == device, "an input lies on ", place, ", but the model runs on ", device);
         auto given = borrowed(input);
-        if (device.is_cpu()) return writes[index] || copies ? given.clone() : given;
+        if (place == device) return writes[index] || copies ? given.clone() : given;
         if (!device.is_cuda()) return given.to(device);
         auto &staged = staged_inputs[index];
         if (!staged.defined() || staged.sizes() != given.sizes() || staged.scalar_type() != given.scalar_type()) {
@@ -375,7 +382,8 @@ relevo_message relevo_torch_forward(Session *session, const relevo_tensor *input
         const c10::InferenceMode inference;
         const Finish finish{*session};
         session->run(inputs, count);
-        bool waits = false;
+        // Until then the device may still be reading inputs.
+        const bool waits = session->device.is_cuda();
         for (size_t position = 0; position < wanted_count; ++position) {
             TORCH_CHECK(wanted[position] < session->results.size(), "it gave ", session->results.size(),
                         " tensors, but number ", wanted[position], " was asked for");
@@ -392,7 +400,6 @@ relevo_message relevo_torch_forward(Session *session, const relevo_tensor *input
                     staged = at::empty(result.sizes(), at::TensorOptions().dtype(type).pinned_memory(true));
                 }
                 staged.copy_(result, /*non_blocking=*/true);
-                waits = true;
             } else {
                 at::from_blob(memory, result.sizes(), type).copy_(result);
             }

@@ -141,7 +141,7 @@ c10::IValue gathered(const Form &form, const std::vector<at::Tensor> &tensors, s
 // Calls the method.
 c10::IValue call(const torch::jit::Module &module, const Program &program, const std::vector<at::Tensor> &leaves);
 
-// A tensor over the caller's memory.
+// A tensor over the caller's memory, where that lies.
 at::Tensor borrowed(const relevo_tensor &tensor);
 
 }  // namespace relevo_torch

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use relevo_abi::{
-    BatchKind, FailureKind,
+    BatchKind, Device, FailureKind,
     export::{self, Call, Description, Failure, Options, Source, StateLink, TensorSpec},
 };
 use sha2::{Digest, Sha256};
@@ -69,8 +69,12 @@ impl TorchModel {
         let program = Program::load(bytes, &device, options.threads).map_err(|reason| {
             refused(format!("torch cannot read it: {}; copy or export it again", first_line(&reason)))
         })?;
-        let mut described = Described::find(program, &options.shapes, source.path)?;
+        let mut described = Described::find(program, options, source.path)?;
         described.description.producer = format!("TorchScript, run by torch {}", torch.version);
+        // Metal's tensors are no addresses.
+        let cuda = device.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        described.description.input_device = cuda.map(Device::cuda);
+        described.description.declared = described.program.declared().unwrap_or_default();
         described.description.sha256 = format!("{:x}", Sha256::digest(bytes));
         Ok(Self { program: described.program, description: described.description, path })
     }
@@ -88,7 +92,7 @@ struct Described {
 }
 
 impl Described {
-    fn find(mut program: Program, shapes: &BTreeMap<String, Vec<usize>>, path: &Path) -> export::Result<Self> {
+    fn find(mut program: Program, options: &Options, path: &Path) -> export::Result<Self> {
         let methods = program.methods(false);
         let has = |name: &str| methods.iter().any(|method| method == name);
         // RelayRL 0.4's modules act by `step`, and tell their widths.
@@ -109,7 +113,7 @@ impl Described {
         // With everything that may be of use first.
         let mut tried = vec![[masks.clone(), states].concat(), masks, Vec::new()];
         tried.dedup();
-        let mut shapes = shapes.clone();
+        let mut shapes = options.shapes.clone();
         // What a folder says comes first, but gives way where no forward pass agrees with it.
         let folders = match shapes.remove("") {
             Some(row) => vec![Some(row), None],
@@ -129,7 +133,8 @@ impl Described {
                     "its {weight}, as a training that went astray leaves it; export an earlier checkpoint"
                 )));
             }
-            match Search::new(&program, &names, &shapes, &declared, folder.as_deref())?.found(&program) {
+            match Search::new(&program, &names, &shapes, &declared, &options.states, folder.as_deref())?.found(&program)
+            {
                 Ok((search, found)) => {
                     let mut description = search.description(&found);
                     if has_loose_state(&description, included) {
@@ -171,12 +176,14 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// `folder` is the row of the first observation, as a folder's `metadata.json` says it.
+    /// `states` are inputs of which the user says that they are states; `folder` is the row of the first observation, as a folder's
+    /// `metadata.json` says it.
     fn new(
         program: &Program,
         names: &'a [String],
         shapes: &BTreeMap<String, Vec<usize>>,
         declared: &BTreeMap<String, Declared>,
+        states: &[String],
         folder: Option<&[usize]>,
     ) -> export::Result<Self> {
         if let Some(unknown) = shapes.keys().find(|name| !names.contains(name)) {
@@ -184,7 +191,7 @@ impl<'a> Search<'a> {
                 format!("shapes names `{unknown}`, but the model has no such input; it has {}", names.join(", "));
             return Err(Failure::new(FailureKind::Config, message));
         }
-        let purposes: Vec<_> = names.iter().map(|name| Purpose::of(name, name.contains('.'))).collect();
+        let purposes = Purpose::all(names, states);
         let mut given: BTreeMap<_, _> = shapes.iter().map(|(name, row)| (name.clone(), vec![row.clone()])).collect();
         let observation = purposes.iter().position(|purpose| *purpose == Purpose::Observation);
         if let (Some(row), Some(index)) = (folder, observation) {
@@ -314,6 +321,8 @@ impl<'a> Search<'a> {
             notes,
             batch,
             batch_reason,
+            input_device: None,
+            declared: String::new(),
         }
     }
 

@@ -1,3 +1,4 @@
+import os
 from typing import Any, final
 from uuid import UUID
 
@@ -93,5 +94,8 @@ class Episode:
     @property
     def episode_return(self) -> float:
         """Sum of the rewards that came, undiscounted."""
+
+    def _write_csv(self, path: os.PathLike[str]) -> None:
+        """For `relevo.trajectories.to_csv`."""
 
     def __len__(self) -> int: ...

@@ -27,6 +27,10 @@ class DisagreementError(Exception):
     """An export does not give what the original gives."""
 
 
+class UnsuitableInputError(ExportError):
+    """The original itself does not take rows of such inputs."""
+
+
 @dataclass(frozen=True)
 class _Case:
     arrays: list[npt.NDArray[Any]]
@@ -94,7 +98,7 @@ def _expected(model: TorchModel, own: nn.Module, observed: tuple[torch.Tensor, .
         shapes = ", ".join(
             f"{given.name} {tuple(tensor.shape)}" for given, tensor in zip(model.inputs, observed, strict=True)
         )
-        raise ExportError(f"{type(model.core).__name__} fails on {shapes}: {error}") from error
+        raise UnsuitableInputError(f"{type(model.core).__name__} fails on {shapes}: {error}") from error
     if len(results) != len(model.outputs):
         raise ConfigError(
             f"{type(model.core).__name__} gives {len(results)} tensors, where {len(model.outputs)} are named: "

@@ -29,6 +29,9 @@ TOLERANCE = 5e-5
 SWITCH_INTERVAL = 0.0002
 """Seconds."""
 
+EPISODE_ROLES = ("episode_mask", "episode_start")
+"""Roles of inputs that tell whether an episode goes on."""
+
 ROLES = {"q_values": "action_values"}
 """Roles of outputs that are not called by their role."""
 
@@ -39,6 +42,8 @@ class _Trace:
 
     script: torch.jit.ScriptModule
     names: tuple[str, ...]
+    limits: tuple[float | None, ...]
+    """Of normalised observations: constants of the trace."""
     device: str
     constants: Snapshot
 
@@ -59,7 +64,8 @@ def torchscript(
         source: a module, or a model of Stable-Baselines3.
         contract: what the model that serves takes and gives. Its shapes are those of the inputs.
         device: where the policy runs.
-        normalizes: whether the policy normalises observations; statistics of the source are left out then.
+        normalizes: whether the policy normalises observations itself, or nothing shall; without it the statistics of
+            the source go before the module, or else those that the file that serves was exported with.
 
     Raises:
         ConfigError: the source is no module.
@@ -71,16 +77,27 @@ def torchscript(
         from torch import nn  # noqa: F401 : what is imported next needs it
     except ImportError:
         raise ConfigError(
-            f"{TAKES}, but {type(source).__name__} came, and a module takes relevo[torch], which is not installed"
+            f"{TAKES}, but {type(source).__name__} came, and a module takes relevo[torch], which is not installed: pip "
+            'install "relevo[torch]" (in a checkout of the repository: make demo-torch)'
         ) from None
-    from relevo.export.comparison import Comparison
+    from relevo.export.comparison import Comparison, UnsuitableInputError
+    from relevo.export.declared import FILE, declared
     from relevo.export.evaluation import evaluating
     from relevo.export.scripting import argument_names
     from relevo.export.weights import fault
 
     if any(state.input == state.output for state in contract.states):
+        if contract.normalization and not normalizes:
+            raise ContractError(
+                "the model that serves normalises its observations, by statistics that were exported with it, and they "
+                "cannot go before a module that keeps its memory in its attributes; give them to "
+                "update_model(module, normalization=contract.normalization), or {} for none"
+            )
         return _with_memory(source, contract, device)
     model = _torch_model(source, contract, normalizes)
+    if not normalizes and not any(model.statistics):
+        known = tuple(contract.normalization.get(tensor.name) for tensor in contract.inputs)
+        model = replace(model, statistics=known if any(known) else ())
     if (wrong := fault(model.core)) is not None:
         raise ContractError(f"the new {type(model.core).__name__} {wrong}; the policy keeps its model")
     name = f"the module {type(model.core).__name__}"
@@ -88,12 +105,24 @@ def torchscript(
     shapes = {names[own.name]: own.row_shape for own in model.inputs}
     # As the model that serves pairs them, whatever the module's own results are called.
     roles = {names[state.input]: f"state:{state.output}" for state in contract.states if state.input in names}
+    episodes = zip(contract.inputs, model.inputs, strict=True)
+    roles |= {names[own.name]: known.role for known, own in episodes if known.role in EPISODE_ROLES}
     try:
         with _ONE_AT_A_TIME, _short_turns(), evaluating(model.core, device) as core:
             script = _script(model, core, Comparison(model, core, device))
-            return script.save_to_buffer(), name, shapes, roles
+            about = declared(model, list(names.values()), with_types=False)
+            return script.save_to_buffer(_extra_files={FILE: about}), name, shapes, roles
     except ConfigError as error:
-        raise ContractError(f"the new model does not fit the one that serves: {error}") from error
+        raise ContractError(
+            f"the new model does not fit the one that serves: {error}; the policy keeps its model. Give a module that "
+            "gives the same, or make another policy of it"
+        ) from error
+    except UnsuitableInputError as error:
+        taken = ", ".join(f"{own.name} {own.dtype} {own.row_shape} for each actor" for own in model.inputs)
+        raise ContractError(
+            f"the new model does not fit the one that serves, which takes {taken}: {error}; the policy keeps its model"
+            f"{_about_states(model) or '. Give a module that takes the same, or make another policy of it'}"
+        ) from error
     except ExportError as error:
         raise ModelLoadError(f"{name} cannot be loaded: {error}{_about_states(model)}") from error
 
@@ -189,8 +218,10 @@ def _script(model: TorchModel, core: nn.Module, comparison: Any) -> torch.jit.Sc
     from relevo.export.scripting import named, runner, scripted
 
     known, own = _TRACES.get(model.core), constants(model.core)
+    limits = tuple(None if statistics is None else statistics.clip for statistics in model.statistics)
+    now = (model.names, limits, comparison.device, own)
     # The rows that are compared need not meet what a constant decides, such as a limit.
-    if known is not None and (known.names, known.device, known.constants) == (model.names, comparison.device, own):
+    if known is not None and (known.names, known.limits, known.device, known.constants) == now:
         try:
             known.script.load_state_dict(named(model, core, "dict").state_dict())
             comparison.largest_difference(runner(model, known.script, comparison.device), TOLERANCE)
@@ -200,7 +231,7 @@ def _script(model: TorchModel, core: nn.Module, comparison: Any) -> torch.jit.Sc
         else:
             return known.script
     script, _ = scripted(model, core, comparison, TOLERANCE, "dict")
-    _TRACES[model.core] = _Trace(script, model.names, comparison.device, own)
+    _TRACES[model.core] = _Trace(script, model.names, limits, comparison.device, own)
     return script
 
 

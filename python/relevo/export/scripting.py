@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import re
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -27,9 +26,6 @@ Results: TypeAlias = Literal["dict", "tuple"]
 """How results come: a dict keeps their names, a tuple is what ONNX takes."""
 
 EXAMPLE_ROWS = 3
-
-DECLARED = "relevo.json"
-"""The name of the extra file in which the inputs are declared."""
 
 STATE_WORDS = ("hidden", "recurrent", "memory", "lstm")
 """By these, among others, relevo-torch knows the name of a state."""
@@ -88,13 +84,6 @@ def argument_names(inputs: Sequence[Input]) -> list[str]:
         f"hidden_{name}" if given.is_state and not any(word in name for word in STATE_WORDS) else name
         for given, name in zip(inputs, names, strict=True)
     ]
-
-
-def declared(inputs: Sequence[Input]) -> str:
-    """Types and shapes of inputs, which TorchScript does not tell, as relevo-torch reads them of an extra file."""
-    pairs = zip(argument_names(inputs), inputs, strict=True)
-    rows = {name: {"dtype": given.dtype.name, "row_shape": list(given.row_shape)} for name, given in pairs}
-    return json.dumps({"inputs": rows})
 
 
 def named(model: TorchModel, core: nn.Module, results: Results) -> nn.Module:

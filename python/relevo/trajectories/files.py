@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from relevo.errors import ConfigError, TrajectoryError
 
@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from relevo._core import Episode
     from relevo.trajectories.episode_data import EpisodeData
+
+
+AnyEpisode = TypeVar("AnyEpisode", "EpisodeData", "Episode")
 
 
 def refuse_existing(path: Path) -> None:
@@ -49,7 +53,7 @@ class Counter:
         self.steps = 0
         self._progress = progress
 
-    def counted(self, episodes: Iterable[EpisodeData]) -> Iterator[EpisodeData]:
+    def counted(self, episodes: Iterable[AnyEpisode]) -> Iterator[AnyEpisode]:
         """The same episodes."""
         for episode in episodes:
             yield episode

@@ -15,10 +15,10 @@ from uuid import UUID
 import numpy as np
 
 from relevo.errors import TrajectoryError
-from relevo.trajectories.episode_data import Arrays, EpisodeData, first, named, read_run, unnamed
+from relevo.trajectories.episode_data import Arrays, EpisodeData, first, unnamed
 from relevo.trajectories.export_result import ExportResult
 from relevo.trajectories.files import Counter, refuse_existing, removed_on_failure
-from relevo.trajectories.relayrl_tensor import FIELDS, backend_of, cells, from_cells, from_json, to_json
+from relevo.trajectories.relayrl_tensor import FIELDS, from_cells, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,9 +38,7 @@ HEADER = (
     "done",
     "aux_data",
 )
-EMPTY = ("",) * len(FIELDS)
 SECOND = 1_000_000_000
-LARGEST_I64 = 2**63 - 1
 
 
 def write(run: Run, path: Path, progress: Callable[[int, int], None] | None) -> ExportResult:
@@ -50,12 +48,8 @@ def write(run: Run, path: Path, progress: Callable[[int, int], None] | None) -> 
     partial = path.with_name(f"{path.name}.part")
     with removed_on_failure(partial):
         partial.mkdir(parents=True)
-        for episode in counter.counted(read_run(run)):
-            name = partial / f"episode_{episode.number or 0:06d}.csv"
-            with name.open("w", encoding="utf-8", newline="") as file:
-                lines = csv.writer(file, lineterminator="\n")
-                lines.writerow(HEADER)
-                lines.writerows(_rows(episode))
+        for episode in counter.counted(run.episodes()):
+            episode._write_csv(partial / f"episode_{episode.number:06d}.csv")  # noqa: SLF001  (made for this)
         partial.replace(path)
     return ExportResult((path,), counter.episodes, counter.steps)
 
@@ -69,79 +63,6 @@ def read(path: Path) -> Iterator[EpisodeData]:
         raise TrajectoryError(f"{path} holds no files whose names end with .csv")
     for file in files:
         yield _read_file(file)
-
-
-def _rows(episode: EpisodeData) -> Iterator[list[str]]:
-    steps = len(episode)
-    tensors = {
-        **named("observation", episode.observations),
-        **named("action", episode.actions),
-        **({} if episode.action_masks is None else {"mask": episode.action_masks.astype(np.bool_)}),
-    }
-    extras = {name: given for name, given in episode.extras.items() if not isinstance(given, list)}
-    backend = backend_of([*tensors.values(), *extras.values()])
-    # Several observations, or actions, have no columns; they go into aux_data as tensors.
-    columns = {name: cells(array, backend) for name, array in tensors.items() if name in TENSORS}
-    others = {name: to_json(array, backend) for name, array in tensors.items() if name not in TENSORS}
-    others |= {f"observation.{name}": _strings(texts) for name, texts in episode.texts.items()}
-    for name, given in episode.extras.items():
-        others[f"extra.{name}"] = _strings(given) if isinstance(given, list) else to_json(given, backend)
-    times = np.zeros(steps, np.int64) if episode.timestamps is None else episode.timestamps.view(np.int64)
-    rewards, known = episode.rewards.tolist(), episode.rewards_known.tolist()
-    actor = str(episode.actor_id or "")
-    for row in range(steps + 1):
-        aux: dict[str, Any] = {name: parts[row] for name, parts in others.items() if row < len(parts)}
-        aux |= _facts(episode, row) if row < steps else _end(episode)
-        time = int(times[min(row, steps - 1)])
-        aux["timestamp_ns"] = {"I64": time}
-        reward = 0.0
-        if row:
-            reward = rewards[row - 1]
-            if not known[row - 1]:
-                aux["reward_known"] = {"Bool": False}
-        line = [backend, actor, str(time // SECOND)]
-        for name in TENSORS:
-            parts = columns.get(name, [])
-            line += parts[row] if row < len(parts) else EMPTY
-        done = row == steps and episode.complete
-        yield [
-            *line,
-            _number(reward),
-            "true" if done else "false",
-            json.dumps(aux, allow_nan=False, ensure_ascii=False),
-        ]
-
-
-def _strings(texts: list[str]) -> list[dict[str, str]]:
-    return [{"String": text} for text in texts]
-
-
-def _facts(episode: EpisodeData, step: int) -> dict[str, Any]:
-    """What has no column, of one step."""
-    version = int(episode.policy_versions[step])
-    facts: dict[str, Any] = {
-        "policy": {"String": episode.policies[step]},
-        "policy_version": {"I64": version} if version <= LARGEST_I64 else {"String": str(version)},
-    }
-    for name, array in (("log_prob", episode.log_probs), ("value", episode.values)):
-        if array is not None:
-            number = float(array[step])
-            # JSON has neither NaN nor infinities.
-            facts[name] = {"F32": number} if math.isfinite(number) else {"String": _number(number)}
-    return facts
-
-
-def _end(episode: EpisodeData) -> dict[str, Any]:
-    """What has no column, of the episode."""
-    facts: dict[str, Any] = {name: {"Bool": getattr(episode, name)} for name in ("terminated", "truncated", "complete")}
-    if episode.number is not None:
-        facts["episode"] = {"I64": episode.number}
-    return facts
-
-
-def _number(value: float) -> str:
-    """As Rust reads it: NaN, inf, -inf, or the shortest decimal."""
-    return "NaN" if math.isnan(value) else repr(value)
 
 
 def _read_file(path: Path) -> EpisodeData:

@@ -206,6 +206,8 @@ pub(super) fn made_up(input: &InputContract, at: usize, set: usize, rows: usize)
         match dtype {
             _ if input.role == InputRole::ActionMask && !is_allowed => {}
             _ if input.role == InputRole::ActionMask => element.copy_from_slice(one.bytes()),
+            _ if input.role.first_and_next().is_some() && word >> 31 == 0 => {}
+            _ if input.role.first_and_next().is_some() => element.copy_from_slice(one.bytes()),
             DType::Float16 => element.copy_from_slice(&f16::from_f32(number.clamp(-6e4, 6e4)).to_ne_bytes()),
             DType::Float32 => element.copy_from_slice(&number.to_ne_bytes()),
             DType::Float64 => element.copy_from_slice(&f64::from(number).to_ne_bytes()),

@@ -4,8 +4,10 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
+    Head, HeadKind, PolicyOptions,
     backend::{Model, Session, StateLink},
     convention::{self, InputRole, OutputRole},
+    declared::Declared,
     head::floats,
     recurrence::{self, Recurrence},
 };
@@ -14,6 +16,9 @@ use crate::{
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, elements},
 };
+
+/// Why a tensor has its role where the user said so.
+const GIVEN: &str = "given by `roles`";
 
 /// How many rows one forward pass may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +113,7 @@ fn with_axis(row_shape: &[usize], axis: Option<usize>, rows: usize) -> Vec<usize
 }
 
 /// What a model takes and gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Contract {
     /// Inputs in the file's order.
     pub inputs: Vec<InputContract>,
@@ -126,6 +131,8 @@ pub struct Contract {
     pub unlinked: Vec<usize>,
     /// Observations that may be states, and the outputs that may be their next values: their names do not say so.
     pub likely_states: Vec<(usize, usize)>,
+    /// What the file itself says of its actions and observations.
+    pub declared: Declared,
 }
 
 impl Contract {
@@ -164,6 +171,9 @@ impl Contract {
             let axis = row_axis(&inputs[*at].spec);
             set_axis(path, &mut inputs[*at], axis)?;
         }
+        if found.recurrent {
+            find_episode_inputs(&mut inputs, roles);
+        }
         if !inputs.iter().any(|input| input.role == InputRole::Observation) {
             return Err(Error::model_load(
                 path,
@@ -186,6 +196,12 @@ impl Contract {
         }
         let batch = mixed.map_or(batch, |reason| Batch::One { reason });
         let branches = branches(model.outputs(), &shapes);
+        let declared = Declared::read(&model.facts().declared).map_err(|reason| {
+            Error::model_load(
+                path,
+                format!("what relevo.export wrote into it cannot be read: {reason}; export it again"),
+            )
+        })?;
         let mut outputs = output_contracts(model.outputs(), &shapes, &branches, roles, &found.pairs)?;
         for (input, output) in &found.pairs {
             let (input, output) = (&inputs[*input], &mut outputs[*output]);
@@ -195,7 +211,7 @@ impl Contract {
         }
         let likely_states = Probe { path, model, session, inputs: &inputs }.likely_states(&outputs)?;
         let Recurrence { links: states, recurrent, unlinked, .. } = found;
-        Ok(Self { inputs, outputs, batch, recurrent, states, branches, unlinked, likely_states })
+        Ok(Self { inputs, outputs, batch, recurrent, states, branches, unlinked, likely_states, declared })
     }
 
     /// The observation inputs, in the file's order.
@@ -214,8 +230,8 @@ impl Contract {
         self.inputs.iter().find(|input| input.role == InputRole::ActionMask)
     }
 
-    /// What a user may not expect.
-    pub fn notes(&self) -> Vec<String> {
+    /// What a user may not expect, where no head is given.
+    pub fn notes(&self, random_graph: bool) -> Vec<String> {
         let words = |(input, output): &(usize, usize)| {
             let (input, output) = (&self.inputs[*input].spec.name, &self.outputs[*output].spec.name);
             format!(
@@ -223,12 +239,61 @@ impl Contract {
                  roles={{\"{input}\": \"state:{output}\"}}; it is taken for an observation"
             )
         };
-        self.likely_states.iter().map(words).collect()
+        let default = Head::new(&PolicyOptions::default(), self, random_graph);
+        self.likely_states.iter().map(words).chain(default.iter().flat_map(|head| self.doubts(head))).collect()
+    }
+
+    /// Outputs that a head which nobody asked for hands on as the action, though they may be what actions are made of: how to say
+    /// so.
+    pub(crate) fn doubts(&self, default: &Head) -> Vec<String> {
+        let is_vague = |output: &&OutputContract| {
+            output.role == OutputRole::Action
+                && output.spec.dtype.is_float()
+                // Of one number there is no choice.
+                && output.row_len() > 1
+                && output.reason != GIVEN
+                && !convention::names_an_action(&output.spec.name)
+        };
+        if default.kinds().any(|kind| kind != HeadKind::Raw) {
+            return Vec::new();
+        }
+        let words = |output: &OutputContract| {
+            let (name, reason, width) = (&output.spec.name, &output.reason, output.row_len());
+            let pairs = if width % 2 == 0 {
+                format!("; means and log-deviations side by side, {} each: the head gaussian", width / 2)
+            } else {
+                String::new()
+            };
+            format!(
+                "by default `{name}` is taken for the action itself, though its name may mean something else ({reason}). If it \
+                 holds logits: the head categorical (several branches: branches of {width} choices in all); values of \
+                 actions: the head argmax{pairs}"
+            )
+        };
+        self.outputs.iter().filter(is_vague).map(words).collect()
     }
 
     /// Position of the first output with `role`.
     pub fn output(&self, role: OutputRole) -> Option<usize> {
         self.outputs.iter().position(|output| output.role == role)
+    }
+}
+
+/// Gives their role to inputs that tell a model with memory whether an episode goes on: those of one number a row, whose name
+/// may say so. One observation stays.
+fn find_episode_inputs(inputs: &mut [InputContract], roles: &BTreeMap<String, String>) {
+    for at in 0..inputs.len() {
+        let input = &inputs[at];
+        let others = inputs.iter().enumerate().filter(|(other, _)| *other != at);
+        let is_observed = others.into_iter().any(|(_, other)| other.role == InputRole::Observation);
+        if input.role != InputRole::State
+            && !roles.contains_key(&input.spec.name)
+            && elements(&input.row_shape) == 1
+            && is_observed
+            && let Some((role, reason)) = convention::episode_role(&input.spec.name)
+        {
+            (inputs[at].role, inputs[at].reason) = (role, reason.into());
+        }
     }
 }
 
@@ -246,8 +311,8 @@ fn check_names(model: &dyn Model, roles: &BTreeMap<String, String>) -> Result<()
 /// An input with its role; which axis counts its rows is not settled yet.
 fn input_role(spec: &TensorSpec, role: Option<&String>) -> Result<InputContract> {
     let (role, reason) = match role {
-        Some(role) if recurrence::named_output(role).is_some() => (InputRole::State, "given by `roles`"),
-        Some(role) => (role.parse()?, "given by `roles`"),
+        Some(role) if recurrence::named_output(role).is_some() => (InputRole::State, GIVEN),
+        Some(role) => (role.parse()?, GIVEN),
         None => convention::input_role(&spec.name),
     };
     Ok(InputContract { spec: spec.clone(), role, reason: reason.into(), batch_axis: 0, row_shape: Vec::new() })
@@ -370,7 +435,7 @@ fn output_contracts(
         .enumerate()
         .map(|(index, (spec, shape))| {
             let (role, reason) = if let Some(role) = roles.get(&spec.name) {
-                (role.parse()?, "given by `roles`")
+                (role.parse()?, GIVEN)
             } else if let Some((OutputRole::Action, _)) = named(index)
                 && is_log_probabilities(spec, shape, branches)
             {
@@ -553,7 +618,7 @@ impl Probe<'_> {
 pub(crate) fn probe_input(input: &InputContract, rows: usize) -> Tensor {
     let mut tensor = Tensor::zeros(input.spec.dtype, &input.shape(rows));
     match (input.role, input.spec.dtype) {
-        (InputRole::ActionMask, dtype) => fill_ones(&mut tensor, dtype),
+        (InputRole::ActionMask | InputRole::EpisodeMask, dtype) => fill_ones(&mut tensor, dtype),
         (InputRole::Observation, DType::Float32) => {
             for (index, value) in tensor.values_mut::<f32>().iter_mut().enumerate() {
                 *value = ((index * 7919) % 2001) as f32 / 1000.0 - 1.0;

@@ -13,6 +13,21 @@ pub enum InputRole {
     ActionMask,
     /// Memory that the model handed out in the step before.
     State,
+    /// Whether an episode goes on: 0 at its first step, 1 after.
+    EpisodeMask,
+    /// Whether an episode begins: 1 at its first step, 0 after.
+    EpisodeStart,
+}
+
+impl InputRole {
+    /// What the input is at the first step of an episode and what it is after, for those that tell of no more than that.
+    pub(crate) const fn first_and_next(self) -> Option<(bool, bool)> {
+        match self {
+            Self::EpisodeMask => Some((false, true)),
+            Self::EpisodeStart => Some((true, false)),
+            Self::Observation | Self::ActionMask | Self::State => None,
+        }
+    }
 }
 
 /// What an output of a model is.
@@ -67,8 +82,13 @@ impl OutputRole {
 /// Names that say something only where they stand alone, without a scope.
 const VAGUE: [&str; 2] = ["output", "act"];
 
-const INPUT_ROLES: [(InputRole, &str); 3] =
-    [(InputRole::Observation, "observation"), (InputRole::ActionMask, "action_mask"), (InputRole::State, "state")];
+const INPUT_ROLES: [(InputRole, &str); 5] = [
+    (InputRole::Observation, "observation"),
+    (InputRole::ActionMask, "action_mask"),
+    (InputRole::State, "state"),
+    (InputRole::EpisodeMask, "episode_mask"),
+    (InputRole::EpisodeStart, "episode_start"),
+];
 
 const OUTPUT_ROLES: [(OutputRole, &str); 14] = [
     (OutputRole::Action, "action"),
@@ -145,7 +165,7 @@ pub(crate) fn input_role(name: &str) -> (InputRole, &'static str) {
 }
 
 fn input_role_of(name: &str) -> (InputRole, &'static str) {
-    let states = ["recurrent_in", "state_ins", "state_in", "h_in", "c_in", "rnn_states", "h0", "c0"];
+    let states = ["recurrent_in", "state_ins", "state_in", "h_in", "c_in", "rnn_states", "rnn_hxs", "hxs", "h0", "c0"];
     if name.contains("mask") {
         (InputRole::ActionMask, "the name holds `mask`")
     } else if states.contains(&name) || name.starts_with("hidden_state") || name.starts_with("cell_state") {
@@ -153,6 +173,26 @@ fn input_role_of(name: &str) -> (InputRole, &'static str) {
     } else {
         (InputRole::Observation, "every other input is an observation")
     }
+}
+
+/// The role of an input with one number a row beside recurrent states, and the reason: whether the episode goes on. `None` where
+/// the name says something else.
+pub(crate) fn episode_role(name: &str) -> Option<(InputRole, &'static str)> {
+    parts(name).into_iter().find_map(|part| episode_role_of(&part))
+}
+
+fn episode_role_of(name: &str) -> Option<(InputRole, &'static str)> {
+    let is = |names: &[&str]| names.contains(&name);
+    if is(&["mask", "masks", "episode_mask", "episode_masks", "not_done", "not_dones", "nonterminal", "nonterminals"]) {
+        return Some((InputRole::EpisodeMask, "one number a row beside states: whether the episode goes on"));
+    }
+    is(&["episode_start", "episode_starts", "is_first", "done", "dones"])
+        .then_some((InputRole::EpisodeStart, "one number a row beside states: whether an episode begins"))
+}
+
+/// Whether an output's name says that it is an action. `output` is called so by some exporters, and holds logits with others.
+pub(crate) fn names_an_action(name: &str) -> bool {
+    name.to_ascii_lowercase().contains("act")
 }
 
 /// The role that an output's name gives away, and the reason in words; `None` where the name says nothing.
@@ -198,8 +238,11 @@ fn output_role_of(name: &str) -> Option<(OutputRole, &'static str)> {
     if is(&["label", "output_label"]) {
         return Some((OutputRole::DeterministicAction, "the class that a classifier predicts"));
     }
-    if name.contains("action") || is(&["output", "act"]) {
+    if name.contains("action") || is(&["act"]) {
         return Some((OutputRole::Action, "a known name of an action"));
+    }
+    if is(&["output"]) {
+        return Some((OutputRole::Action, "some exporters call the action so, and others the logits"));
     }
     None
 }

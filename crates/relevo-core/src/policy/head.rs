@@ -41,6 +41,11 @@ const KINDS: [(HeadKind, &str); 4] = [
     (HeadKind::Raw, "raw"),
 ];
 
+impl HeadKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Argmax, Self::Categorical, Self::Gaussian, Self::Raw];
+}
+
 impl FromStr for HeadKind {
     type Err = Error;
 

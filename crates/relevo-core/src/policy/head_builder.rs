@@ -275,9 +275,19 @@ impl<'a> Builder<'a> {
         Ok((reads, column))
     }
 
-    /// The bounds of the continuous column, and which one it is.
+    /// The bounds of the continuous column, and which one it is: those that were asked for, or those that the file tells, where the
+    /// actions are such as it speaks of.
     pub(super) fn bounds(&self, parts: &mut [Part]) -> Result<Option<(usize, ActionBounds)>> {
-        let Some(bounds) = &self.options.bounds else { return Ok(None) };
+        let Some(bounds) = &self.options.bounds else {
+            let Some(bounds) = &self.contract.declared.bounds else { return Ok(None) };
+            let fits =
+                |part: &Part| part.column.dtype == DType::Float32 && elements(&part.column.shape) == bounds.width();
+            let Some((index, part)) = parts.iter_mut().enumerate().find(|(_, part)| fits(part)) else {
+                return Ok(None);
+            };
+            part.squashes = bounds.kind() == BoundsKind::Tanh;
+            return Ok(Some((index, bounds.clone())));
+        };
         let Some((index, part)) = parts.iter_mut().enumerate().find(|(_, part)| part.column.dtype.is_float()) else {
             return Err(Error::Contract(
                 "bounds are for continuous actions, but this policy's are whole numbers; leave them out".into(),

@@ -93,7 +93,7 @@ impl LoadedModel {
                 path,
                 format!(
                     "it is a model of the format {}, but those that can be loaded here are {}; install what loads it, such as \
-                     relevo[torch] for torchscript",
+                     relevo[torch] for torchscript (in a checkout of the repository: make demo-torch)",
                     folder.format,
                     formats.join(", ")
                 ),
@@ -150,6 +150,9 @@ impl LoadedModel {
             check_pointer(path, &beginning(path))?;
         }
         check_shapes(&options.shapes)?;
+        let is_state = |(_, role): &(&String, &String)| role.split(':').next() == Some("state");
+        let states = roles.iter().filter(is_state).map(|(name, _)| name.clone()).collect();
+        let options = &LoadOptions { states, ..options.clone() };
         let model = backend.load(source, options)?;
         check_rows(path, model.inputs(), model.outputs())?;
         let session = model.session()?;
@@ -196,6 +199,13 @@ impl LoadedModel {
             (output.role, output.reason) = (old.role, reason.into());
         }
         contract.branches.clone_from(&old.contract.branches);
+        // Its own names were those of arguments.
+        let position = |name: &str| self.contract.inputs.iter().position(|input| input.spec.name == *name);
+        let normalization = std::mem::take(&mut contract.declared.normalization).into_iter();
+        let renamed = normalization
+            .filter_map(|(name, own)| Some((old.contract.inputs.get(position(&name)?)?.spec.name.clone(), own)));
+        contract.declared.normalization = renamed.collect();
+        contract.declared.bounds.clone_from(&old.contract.declared.bounds);
         self.contract = Arc::new(contract);
         self.roles.clone_from(&old.roles);
         Ok(self)
@@ -305,7 +315,7 @@ fn advice_for_name(path: &Path) -> &'static str {
         }
         _ => {
             "export the model by relevo.export.to_onnx (.onnx), or by relevo.export.to_torchscript (.pt), which \
-             relevo[torch] loads"
+             relevo[torch] loads (in a checkout of the repository: make demo-torch)"
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The agent: the actors, the policies that they follow, and the recorder behind them.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -22,9 +23,9 @@ use super::{
 use crate::{
     error::{Error, Result},
     fork::Birthplace,
-    policy::{LoadedModel, PolicySlot},
+    policy::{LoadedModel, Normalizer, PolicySlot},
     trajectory::{
-        Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, StepSchema,
+        Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, Sink, StepSchema,
         StreamPlace, Subscription, WhenFull, check_extras,
     },
 };
@@ -110,17 +111,17 @@ impl Agent {
     }
 
     /// The writer of the run folder, if there is one, and the number of the first episode.
-    fn open_folder(&self) -> Result<(Option<RunWriter>, u64)> {
+    fn open_folder(&self) -> Result<(Option<Sink>, u64)> {
         let Some(record) = &self.config.record else { return Ok((None, 0)) };
         let models = self.shared.table.read().policies.iter().map(|policy| model_info(policy)).collect();
         if let Some((mut writer, first_episode)) = self.resumed.lock().take() {
             for model in models {
                 writer.add_model(model)?;
             }
-            return Ok((Some(writer), first_episode));
+            return Ok((Some(Sink::Arrow(writer)), first_episode));
         }
         let info = RunInfo::new(self.shared.seed, self.config.description.clone(), models);
-        Ok((Some(RunWriter::create(&record.folder, &info, record.options)?), 0))
+        Ok((Some(Sink::create(&record.folder, &info, record.format, record.options)?), 0))
     }
 
     /// How far the actors' random streams have been used.
@@ -266,9 +267,20 @@ impl Agent {
 
     /// Exchanges a policy's model; see [`PolicySlot::update`].
     pub fn update_model(&self, policy: &str, loaded: LoadedModel, version: Option<u64>) -> Result<u64> {
+        self.update_model_normalizing(policy, loaded, version, None)
+    }
+
+    /// The same with other statistics of observations; see [`PolicySlot::update_normalizing`].
+    pub fn update_model_normalizing(
+        &self,
+        policy: &str,
+        loaded: LoadedModel,
+        version: Option<u64>,
+        normalizers: Option<BTreeMap<String, Normalizer>>,
+    ) -> Result<u64> {
         self.shared.check_changeable()?;
         let policy = self.policy(policy)?;
-        let version = policy.update(loaded, version)?;
+        let version = policy.update_normalizing(loaded, version, normalizers)?;
         self.tell_model(&policy);
         Ok(version)
     }

@@ -6,7 +6,7 @@ use super::routers::MOST_ROUTERS;
 use crate::{
     error::{Error, Result},
     policy::PolicySlot,
-    trajectory::{ExtraSpec, MemoryLimit, WriterOptions, check_extras},
+    trajectory::{CsvWriter, ExtraSpec, Format, MemoryLimit, StepSchema, WriterOptions, check_extras},
 };
 
 /// How single calls are batched.
@@ -46,7 +46,9 @@ pub enum OnError {
 pub struct RecordConfig {
     /// The run folder.
     pub folder: PathBuf,
-    /// How it is written.
+    /// What files it is made of.
+    pub format: Format,
+    /// How they are written.
     pub options: WriterOptions,
     /// Whether a run that is there is gone on with; if not, it is an error.
     pub resume: bool,
@@ -118,8 +120,20 @@ impl AgentConfig {
         if self.batching.max_batch == 0 {
             return Err(Error::Config("max_batch must be at least 1, but is 0".into()));
         }
+        let csv = self.record.as_ref().filter(|record| record.format == Format::Csv);
+        if csv.is_some_and(|record| record.resume) {
+            return Err(Error::Config(
+                "a run of CSV files cannot be gone on with, as they do not say how far random streams had come; record as \
+                 format=\"arrow\", or into another folder"
+                    .into(),
+            ));
+        }
         for policy in &self.policies {
-            check_extras(&policy.current().schema, &self.extras)?;
+            let schema = policy.current().schema.clone();
+            check_extras(&schema, &self.extras)?;
+            if csv.is_some() {
+                CsvWriter::check_schema(&StepSchema { extras: self.extras.clone(), ..(*schema).clone() })?;
+            }
         }
         for (index, policy) in self.policies.iter().enumerate() {
             if self.policies[..index].iter().any(|other| other.name() == policy.name()) {

@@ -27,8 +27,8 @@ use super::{
     memory::{Memory, MemoryLimit},
     recorder_stats::RecorderStats,
     run::ModelInfo,
+    sink::Sink,
     subscription::{Subscription, WhenFull},
-    writer::RunWriter,
 };
 use crate::{
     error::{Error, Result},
@@ -59,7 +59,7 @@ pub struct RecorderConfig {
     /// How much is kept in memory.
     pub memory: MemoryLimit,
     /// The run folder, if there is one.
-    pub writer: Option<RunWriter>,
+    pub writer: Option<Sink>,
     /// Number of the first episode.
     pub first_episode: u64,
     /// Whether actors may go on acting after recording has failed. The error reaches one caller in any case.
@@ -330,7 +330,7 @@ struct Worker {
     shared: Arc<Shared>,
     sealer: Weak<dyn Sealer>,
     recorder: Weak<Recorder>,
-    writer: Option<RunWriter>,
+    writer: Option<Sink>,
     disk_failed: bool,
     /// Episodes that were meant for the disk.
     pushed: u64,
@@ -378,7 +378,7 @@ impl Worker {
                 Ok(Message::Interrupt(ordinal)) => self.interrupt(ordinal),
                 Ok(Message::Model(model)) => self.write(|writer| writer.add_model(model)),
                 Ok(Message::Flush(answer)) => {
-                    self.write(RunWriter::flush);
+                    self.write(Sink::flush);
                     answer.send(()).ok();
                 }
                 Ok(Message::Close(streams)) => return self.close(&streams),
@@ -386,7 +386,7 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.last_tick.elapsed() >= TICK {
-                self.write(RunWriter::flush);
+                self.write(Sink::flush);
                 if let (Some(sealer), Some(recorder)) = (self.sealer.upgrade(), self.recorder.upgrade()) {
                     sealer.seal_idle(&recorder);
                 }
@@ -545,7 +545,7 @@ impl Worker {
     }
 
     /// Runs `operation` on the run folder. A failure stops the recording to disk and reaches the caller at the next call.
-    fn write(&mut self, operation: impl FnOnce(&mut RunWriter) -> Result<()>) {
+    fn write(&mut self, operation: impl FnOnce(&mut Sink) -> Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         let result = operation(writer);
         let stats = &self.shared.stats;

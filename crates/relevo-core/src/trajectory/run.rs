@@ -86,14 +86,16 @@ pub(crate) struct RunFolder {
 }
 
 impl RunFolder {
-    /// Makes the folder and writes `run.json`. Fails where the folder holds a run already or cannot be written.
-    pub(crate) fn create(path: &Path, info: &RunInfo) -> Result<Self> {
+    /// Makes the folder, with one for segments in it where there are to be some, and writes `run.json`. Fails where the folder
+    /// holds a run already or cannot be written.
+    pub(crate) fn create(path: &Path, info: &RunInfo, segments: bool) -> Result<Self> {
         let cannot = |error: std::io::Error| {
             let reason = format!("cannot create the run's folder: {error}; record into a folder that can be written");
             Error::trajectory(path, reason)
         };
         if !Self::is_run(path) {
-            fs::create_dir_all(path.join(SEGMENTS)).map_err(cannot)?;
+            let folder = if segments { path.join(SEGMENTS) } else { path.into() };
+            fs::create_dir_all(folder).map_err(cannot)?;
         }
         let folder = Self { path: path.into(), _lock: lock(path)? };
         if Self::is_run(path) {
@@ -181,6 +183,11 @@ impl RunFolder {
     /// The segments there are, in order of their numbers.
     pub(crate) fn list_segments(&self) -> Result<Vec<PathBuf>> {
         let segments = self.segments();
+        if !segments.exists() && self.path.exists() {
+            let reason = "the run has no Arrow segments; if it was recorded with format=\"csv\", read its episodes by \
+                          relevo.trajectories.from_csv(path), or make a run of them by relevo.trajectories.to_run";
+            return Err(Error::trajectory(&self.path, reason));
+        }
         let cannot = |error| Error::trajectory(&segments, format!("cannot list the run's segments: {error}"));
         let mut paths = Vec::new();
         for entry in fs::read_dir(&segments).map_err(cannot)? {

@@ -79,7 +79,7 @@ impl RunWriter {
     /// [`Error::Trajectory`] where the folder holds a run already, another program writes to it, or it cannot be made or
     /// written.
     pub fn create(path: &Path, info: &RunInfo, options: WriterOptions) -> Result<Self> {
-        let folder = RunFolder::create(path, info)?;
+        let folder = RunFolder::create(path, info, true)?;
         let (path, run) = (path.display(), info.run_id);
         tracing::info!(%path, %run, "the run folder {path} is open");
         Ok(Self::new(folder, info.clone(), options, 0))
