@@ -175,10 +175,12 @@ impl EpisodeBuilder {
         }
     }
 
-    /// Whether steps of `schema` can go on in this episode: everything but the mask must be the same.
+    /// Whether steps of `schema` can go on in this episode: everything must be the same, but that either may be without masks.
     pub(crate) fn continues(&self, schema: &Arc<StepSchema>) -> bool {
+        let masks_differ = self.schema.mask.zip(schema.mask).is_some_and(|(known, new)| known != new);
         Arc::ptr_eq(&self.schema, schema)
-            || (self.schema.observations == schema.observations
+            || (!masks_differ
+                && self.schema.observations == schema.observations
                 && self.schema.actions == schema.actions
                 && self.schema.log_prob == schema.log_prob
                 && self.schema.value == schema.value
