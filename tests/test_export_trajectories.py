@@ -444,3 +444,27 @@ def test_minari_of_others(minari_folder: Path) -> None:
     assert (episode.truncated, episode.complete, episode.policies, episode.timestamps) == (True, True, ["", ""], None)
     assert episode.rewards.tolist() == [1.0, 2.0]
     assert minari_folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"actions": np.array([0, 2**63 - 1, 5])}, None),
+        ({"actions": np.array([0, 2**64 - 1, 5], np.uint64)}, None),
+        ({"extras": {"a/b": np.arange(3)}}, "no slashes"),
+        ({"texts": {"mission": ["a", "b\0c", "d", "e"]}}, "Minari cannot hold the run"),
+    ],
+)
+def test_what_minari_cannot_hold_is_told(
+    changes: dict[str, Any], told: str | None, tmp_path: Path, minari_folder: Path
+) -> None:
+    trajectories.to_run([made(**changes)], tmp_path / "run")
+    run = relevo.open_run(tmp_path / "run")
+    if told is None:
+        trajectories.to_minari(run, "large-v0")
+        (read,) = trajectories.from_minari("large-v0")
+        np.testing.assert_array_equal(np.asarray(read.actions), changes["actions"])
+    else:
+        with pytest.raises(relevo.TrajectoryError, match=told):
+            trajectories.to_minari(run, "large-v0")
+        assert not list(minari_folder.glob("large-v0*"))

@@ -204,6 +204,9 @@ class AgentBuilder:
         Raises:
             ConfigError: a setting is none of these.
         """
+        if not isinstance(cast("object", path), str | os.PathLike) or not os.fspath(path):
+            msg = f"record takes the path of a folder, but {path!r} came"
+            raise ConfigError(msg)
         self._record = RecordSettings(
             Path(path), format, compression, fsync, segment_bytes, segment_seconds, resume, on_failure
         )
@@ -212,7 +215,9 @@ class AgentBuilder:
     def keep_in_memory(self, trajectories: int, *, bytes: int = 256 << 20) -> Self:  # noqa: A002
         """Keeps the last finished trajectories for `agent.trajectories()`; 1,000 by default, 0 keeps none.
 
-        `bytes` caps their size; the newest one is kept even if it alone is larger.
+        `bytes` caps their size; the newest one is kept even if it alone is larger. With a run folder, long episodes
+        that are under way hold no more together either: beyond it, what was written of one is let go, and it will be
+        in the folder alone.
         """
         self._memory_trajectories = whole_number("trajectories", trajectories, 0)
         self._memory_bytes = whole_number("bytes", bytes, 0)

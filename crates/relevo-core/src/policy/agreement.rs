@@ -38,7 +38,7 @@ const SETS: [Set; 6] = [
 const REPEATED: usize = 2;
 
 /// Rows of a large batch: a model may go another way from some number of rows on.
-const LARGE: usize = 64;
+const LARGE: usize = 97;
 
 /// From this on, whole numbers are sizes rather than places in a table: rows have other parts of the range.
 const LEAST_SIZE: f32 = 255.0;

@@ -8,6 +8,7 @@ use super::{
     backend::{Model, Session, StateLink},
     convention::{self, InputRole, OutputRole},
     declared::Declared,
+    head::floats,
     recurrence::{self, Recurrence},
 };
 use crate::{
@@ -70,6 +71,11 @@ impl InputContract {
         with_axis(&self.row_shape, Some(self.batch_axis), rows)
     }
 
+    /// Whether the rows of a batch lie one behind the other.
+    pub fn rows_come_first(&self) -> bool {
+        rows_come_first(&self.row_shape, self.batch_axis)
+    }
+
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
         elements(&self.row_shape).saturating_mul(self.spec.dtype.size())
@@ -82,10 +88,20 @@ impl OutputContract {
         with_axis(&self.row_shape, self.batch_axis, rows)
     }
 
+    /// Whether it has rows, and those of a batch lie one behind the other.
+    pub fn rows_come_first(&self) -> bool {
+        self.batch_axis.is_some_and(|axis| rows_come_first(&self.row_shape, axis))
+    }
+
     /// Elements of one row.
     pub fn row_len(&self) -> usize {
         elements(&self.row_shape)
     }
+}
+
+/// Whether nothing but axes of size 1 stands before the one that counts the rows.
+fn rows_come_first(row_shape: &[usize], batch_axis: usize) -> bool {
+    row_shape.iter().take(batch_axis).all(|size| *size == 1)
 }
 
 fn with_axis(row_shape: &[usize], axis: Option<usize>, rows: usize) -> Vec<usize> {
@@ -113,6 +129,8 @@ pub struct Contract {
     pub branches: Vec<usize>,
     /// State inputs on which outputs depend, though it does not show which output gives their next value.
     pub unlinked: Vec<usize>,
+    /// Observations that may be states, and the outputs that may be their next values: their names do not say so.
+    pub likely_states: Vec<(usize, usize)>,
     /// What the file itself says of its actions and observations.
     pub declared: Declared,
 }
@@ -150,7 +168,8 @@ impl Contract {
         for at in &found.acquitted {
             let (role, reason) = convention::input_role(&inputs[*at].spec.name);
             (inputs[*at].role, inputs[*at].reason) = (role, reason.into());
-            set_axis(path, &mut inputs[*at], 0)?;
+            let axis = row_axis(&inputs[*at].spec);
+            set_axis(path, &mut inputs[*at], axis)?;
         }
         if found.recurrent {
             find_episode_inputs(&mut inputs, roles);
@@ -166,6 +185,15 @@ impl Contract {
             Batch::One { .. } => None,
             Batch::Dynamic { .. } => probe.disagreement(&shapes, &found.random, device == "cpu")?,
         };
+        if let Some(crossed) = inputs.iter_mut().find(|input| is_crossed(input))
+            && !matches!(model.facts().batch, Some(Batch::Dynamic { .. }))
+            && (matches!(batch, Batch::One { .. })
+                || mixed.is_some()
+                || shapes.iter().any(|shape| shape.batch_axis.is_none()))
+        {
+            // What was taken for the number of rows is that of steps.
+            set_axis(path, crossed, 0)?;
+        }
         let batch = mixed.map_or(batch, |reason| Batch::One { reason });
         let branches = branches(model.outputs(), &shapes);
         let declared = Declared::read(&model.facts().declared).map_err(|reason| {
@@ -181,8 +209,9 @@ impl Contract {
             output.reason = format!("the next value of `{}`", input.spec.name);
             (output.batch_axis, output.row_shape) = (Some(input.batch_axis), input.row_shape.clone());
         }
+        let likely_states = Probe { path, model, session, inputs: &inputs }.likely_states(&outputs)?;
         let Recurrence { links: states, recurrent, unlinked, .. } = found;
-        Ok(Self { inputs, outputs, batch, recurrent, states, branches, unlinked, declared })
+        Ok(Self { inputs, outputs, batch, recurrent, states, branches, unlinked, likely_states, declared })
     }
 
     /// The observation inputs, in the file's order.
@@ -192,8 +221,8 @@ impl Contract {
 
     /// Whether the rows of every tensor lie one behind the other, so that a batch can be cut into parts.
     pub fn rows_come_first(&self) -> bool {
-        self.inputs.iter().all(|input| input.batch_axis == 0)
-            && self.outputs.iter().all(|output| matches!(output.batch_axis, None | Some(0)))
+        self.inputs.iter().all(InputContract::rows_come_first)
+            && self.outputs.iter().all(|output| output.batch_axis.is_none() || output.rows_come_first())
     }
 
     /// The mask input, if the model has one.
@@ -201,12 +230,17 @@ impl Contract {
         self.inputs.iter().find(|input| input.role == InputRole::ActionMask)
     }
 
-    /// What a user may not expect of the outputs, where no head is given.
+    /// What a user may not expect, where no head is given.
     pub fn notes(&self, random_graph: bool) -> Vec<String> {
-        let left_out = self.outputs.iter().filter(|output| output.reason == convention::STANDARD_DEVIATION);
-        let left_out = left_out.map(|output| format!("`{}` is left out: {}", output.spec.name, output.reason));
+        let words = |(input, output): &(usize, usize)| {
+            let (input, output) = (&self.inputs[*input].spec.name, &self.outputs[*output].spec.name);
+            format!(
+                "`{input}` may be memory, and `{output}` its next value: an output of its shape changes with it. If so, say it: \
+                 roles={{\"{input}\": \"state:{output}\"}}; it is taken for an observation"
+            )
+        };
         let default = Head::new(&PolicyOptions::default(), self, random_graph);
-        left_out.chain(default.iter().flat_map(|head| self.doubts(head))).collect()
+        self.likely_states.iter().map(words).chain(default.iter().flat_map(|head| self.doubts(head))).collect()
     }
 
     /// Outputs that a head which nobody asked for hands on as the action, though they may be what actions are made of: how to say
@@ -297,7 +331,7 @@ fn settle_axes(
         .iter()
         .map(|input| match input.role {
             InputRole::State => recurrence::batch_axes(&input.spec, symbol.as_deref()),
-            _ => vec![0],
+            _ => vec![row_axis(&input.spec)],
         })
         .collect();
     let tries = choices.iter().map(Vec::len).max().unwrap_or(1).max(1);
@@ -317,6 +351,21 @@ fn settle_axes(
         set_axis(path, input, axes.first().copied().unwrap_or(0))?;
     }
     first.ok_or_else(|| Error::model_load(path, "no axis of its inputs counts the rows; export the model again"))
+}
+
+/// The axis that counts the rows of an input that is no state: the first, or as torch's recurrent layers have it the second of
+/// [steps, batch, width], where there is one step.
+pub(super) fn row_axis(spec: &TensorSpec) -> usize {
+    let is_open = |dim: &Dim| matches!(dim, Dim::Dynamic(_));
+    match &spec.shape[..] {
+        [Dim::Fixed(1), rows, rest @ ..] if is_open(rows) && !rest.is_empty() && !rest.iter().any(is_open) => 1,
+        _ => 0,
+    }
+}
+
+/// Whether the rows of an observation or a mask are counted by its second axis.
+fn is_crossed(input: &InputContract) -> bool {
+    input.role != InputRole::State && input.batch_axis == 1
 }
 
 /// Takes `axis` as the one that counts the rows of `input`; the others must have a size.
@@ -374,9 +423,12 @@ fn output_contracts(
 ) -> Result<Vec<OutputContract>> {
     // What is remembered may have any name: a running `mean` is no action.
     let is_state = |output: usize| states.iter().any(|(_, next)| *next == output);
-    let others = specs.iter().enumerate().filter(|(output, _)| !is_state(*output));
-    let mut named = others.filter_map(|(_, spec)| convention::output_role(&spec.name));
-    let named_action = named.any(|(role, _)| role.is_action());
+    let named = |at: usize| {
+        let found = convention::output_role(&specs[at].name);
+        found.filter(|(role, _)| *role != OutputRole::Probabilities || shapes[at].adds_up_to_one)
+    };
+    let mut others = (0..specs.len()).filter(|output| !is_state(*output));
+    let named_action = others.any(|at| named(at).is_some_and(|(role, _)| role.is_action()));
     specs
         .iter()
         .zip(shapes)
@@ -384,11 +436,18 @@ fn output_contracts(
         .map(|(index, (spec, shape))| {
             let (role, reason) = if let Some(role) = roles.get(&spec.name) {
                 (role.parse()?, GIVEN)
-            } else if let Some((OutputRole::Action, _)) = convention::output_role(&spec.name)
+            } else if let Some((OutputRole::Action, _)) = named(index)
                 && is_log_probabilities(spec, shape, branches)
             {
                 (OutputRole::Logits, "floats under the name of a discrete action: a log-probability for each choice")
-            } else if let Some((role, reason)) = convention::output_role(&spec.name) {
+            } else if let Some((OutputRole::LogProb, _)) = named(index)
+                && !named_action
+                && spec.dtype.is_float()
+                && shape.batch_axis.is_some()
+                && matches!(shape.row_shape[..], [choices] if choices > 1)
+            {
+                (OutputRole::Logits, "a log-probability for each choice, and no other output is named like an action")
+            } else if let Some((role, reason)) = named(index) {
                 (role, reason)
             } else if shape.batch_axis.is_none() {
                 (OutputRole::Constant, "its shape does not follow the batch")
@@ -414,6 +473,8 @@ pub(super) struct OutputShape {
     pub(super) row_shape: Vec<usize>,
     /// The numbers in it, where there is no batch axis and they are float32.
     constant: Option<Vec<f32>>,
+    /// Whether it may be probabilities: float numbers from 0 on, and along the last axis they add up to 1.
+    adds_up_to_one: bool,
 }
 
 impl OutputShape {
@@ -428,7 +489,13 @@ impl OutputShape {
             row_shape.remove(axis);
         }
         let constant = (batch_axis.is_none() && output.dtype() == DType::Float32).then(|| output.values().to_vec());
-        Self { batch_axis, row_shape, constant }
+        let mut converted = Vec::new();
+        let choices = row_shape.last().copied().unwrap_or(0);
+        let adds_up_to_one = output.dtype().is_float() && choices > 0 && {
+            let mut rows = floats(output, &mut converted).chunks_exact(choices);
+            rows.all(|row| row.iter().all(|share| *share >= 0.0) && (row.iter().sum::<f32>() - 1.0).abs() < 1e-2)
+        };
+        Self { batch_axis, row_shape, constant, adds_up_to_one }
     }
 }
 

@@ -42,4 +42,5 @@ pub use pool::{PooledWorker, WorkerPool};
 pub(crate) use sampling::first_nan_row;
 pub use size::{MOST_ROW_BYTES, check_rows};
 pub use slot::{OwnWorker, PolicySlot, PolicyStats, PolicyVersion};
+pub use state_name::names_next_value;
 pub use worker::Worker;

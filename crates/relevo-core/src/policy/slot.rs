@@ -457,7 +457,10 @@ fn normalizers(loaded: &LoadedModel, statistics: &BTreeMap<String, Normalizer>) 
 
 fn describe(version: &PolicyVersion) -> String {
     let schema = &version.schema;
-    let column = |column: &ColumnSpec| format!("{} {}", column.dtype, crate::spec::shape_text(&column.shape));
+    let column = |column: &ColumnSpec| {
+        let named = if column.key.is_empty() { String::new() } else { format!("`{}` ", column.key) };
+        format!("{named}{} {}", column.dtype, crate::spec::shape_text(&column.shape))
+    };
     let observations: Vec<_> = schema.observations.iter().map(column).collect();
     format!(
         "observations [{}] and actions {}{}{}{}",

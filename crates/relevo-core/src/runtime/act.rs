@@ -196,7 +196,9 @@ impl ActCall<'_> {
     pub fn prepare(&mut self, masked: bool) -> Result<()> {
         if !self.is_leased(masked) {
             let known = self.guard.work.as_ref().and_then(|work| work.layout.mask);
-            let mask = if masked { Some(self.mask_width()?) } else { known };
+            // What was known of masks is of the policies that the actors followed then.
+            let mask =
+                if masked { Some(self.mask_width()?) } else { known.filter(|_| self.mask_width().ok() == known) };
             self.group.lease(&self.agent, &mut self.guard, mask)?;
         }
         if self.is_full()

@@ -195,6 +195,20 @@ impl SegmentWriter {
     }
 }
 
+/// Where a repair makes new files, in the folder of the old ones.
+pub(crate) const WORKSHOP: &str = "repair";
+
+/// Where a reader finds the sidecar of the segment at `path`: in a repair's workshop, where that ended just before it put the
+/// sidecar beside the segment.
+pub(crate) fn found_index_path(path: &Path) -> PathBuf {
+    let beside = index_path(path);
+    let made = path.parent().zip(path.file_name()).map(|(folder, name)| folder.join(WORKSHOP).join(name));
+    match made {
+        Some(made) if !made.exists() && index_path(&made).exists() => index_path(&made),
+        _ => beside,
+    }
+}
+
 /// Where the sidecar of the segment at `path` lies.
 pub(crate) fn index_path(path: &Path) -> PathBuf {
     path.with_extension("index")
