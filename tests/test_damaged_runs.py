@@ -330,9 +330,14 @@ def test_a_repair_that_ends_between_its_two_moves(folder: Path, tmp_path: Path) 
     damaged[len(damaged) // 2] ^= 0x40
     (folder / SEGMENT).write_bytes(damaged)
     repaired = shutil.copytree(folder, tmp_path / "repaired")
-    repair(repaired)
+    report = repair(repaired)
+    lost = [number for number in range(40) if number not in read(repaired)]
+    assert report["lost_episodes"] == len(lost)
+    assert report["lost_steps"] == sum(len(played(number)[1]) for number in lost)
     kept = read(repaired)
     assert 0 < len(kept) < 40
+    # What was damaged is still there for whoever wants to try.
+    assert (repaired / f"{SEGMENT}.damaged").read_bytes() == damaged
     # The segment has been moved to its place, and the sidecar not yet.
     workshop = folder / "segments/repair"
     workshop.mkdir()

@@ -468,3 +468,11 @@ def test_what_minari_cannot_hold_is_told(
         with pytest.raises(relevo.TrajectoryError, match=told):
             trajectories.to_minari(run, "large-v0")
         assert not list(minari_folder.glob("large-v0*"))
+
+
+def test_some_of_a_run_s_episodes_are_written_and_what_is_no_run_is_refused(run: relevo.Run, tmp_path: Path) -> None:
+    trajectories.to_run(run.episodes(numbers=[3, 5]), tmp_path / "some")
+    assert sorted(source(relevo.open_run(tmp_path / "some"))) == [3, 5]
+    for write in (trajectories.to_parquet, trajectories.to_csv):
+        with pytest.raises(relevo.ConfigError, match="an export takes a run"):
+            write(run.episodes(), tmp_path / "none")  # type: ignore[arg-type]

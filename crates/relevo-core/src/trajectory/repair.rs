@@ -27,6 +27,10 @@ pub struct Report {
     pub bytes: u64,
     /// Segments that were never closed: they are still written, or their writer was killed.
     pub unclosed: usize,
+    /// Episodes of which steps lie in batches that cannot be read, as far as sidecars tell of them.
+    pub lost_episodes: usize,
+    /// Those steps.
+    pub lost_steps: u64,
     /// Batches that cannot be read: segment, and place in it.
     lost_batches: Vec<(u32, u32)>,
 }
@@ -78,13 +82,24 @@ impl Run {
             }
         }
         report.lost.extend(self.lost_steps());
+        let lost = report
+            .lost_batches
+            .iter()
+            .flat_map(|(segment, batch)| self.segments[*segment as usize].parts(*batch as usize));
+        let mut numbers = std::collections::BTreeSet::new();
+        for part in lost {
+            numbers.insert(part.number);
+            report.lost_steps += u64::from(part.steps);
+        }
+        report.lost_episodes = numbers.len();
         Ok(report)
     }
 }
 
 /// Makes a run whole: of each segment that is damaged, or was never closed, the batches that are whole go into a file of the same
 /// name, with a sidecar and a footer. Of an episode whose steps are lost in part, those before the gap stay; the sidecar tells no
-/// more of those behind it. What is sound is not touched, so a second repair does nothing. Gives what it found.
+/// more of those behind it. What is sound is not touched, so a second repair does nothing. Of a segment that loses something, the
+/// old file stays under a name that ends with `.damaged`. Gives what it found.
 ///
 /// # Errors
 /// [`Error::Trajectory`] where the run is still written, or a file cannot be.
@@ -162,6 +177,15 @@ fn rewrite(segment: &Segment, kept: &[bool], is_lost: impl Fn(usize) -> bool) ->
         writer.copy(&message, metadata, batch.place.rows, &parts)?;
     }
     writer.close(&segment.index.streams)?;
+    if (0..segment.batches.len()).any(&is_lost) {
+        // Whoever wants to try for what is in it can.
+        let damaged = segment.path.with_extension("arrow.damaged");
+        if !damaged.exists() {
+            fs::hard_link(&segment.path, &damaged)
+                .or_else(|_| fs::copy(&segment.path, &damaged).map(drop))
+                .map_err(cannot)?;
+        }
+    }
     // The sidecar in the workshop holds from here on, and takes the place of the old one by the next.
     fs::rename(&fresh, &segment.path)
         .and_then(|()| fs::rename(index_path(&fresh), index_path(&segment.path)))
