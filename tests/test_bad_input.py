@@ -255,7 +255,7 @@ def test_settings(policy: Path, tmp_path: Path) -> None:
         (relevo.ConfigError, "given twice", lambda: builder().default_model(policy).default_model(policy)),
         (relevo.ConfigError, "no such tensor", lambda: built(roles={"x": "logits"})),
         (relevo.ConfigError, "no role of an output", lambda: built(roles={"logits": "x"})),
-        (relevo.ConfigError, "known", lambda: builder().record(tmp_path, format="xml")),  # type: ignore[arg-type]
+        (relevo.ConfigError, "format must be one of", lambda: builder().record(tmp_path, format="xml")),  # type: ignore[arg-type]
         (relevo.ContractError, "gaussian", lambda: built(head="gaussian")),
         (
             relevo.DeviceUnavailableError,

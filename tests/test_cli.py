@@ -10,19 +10,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import models
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
 import relevo
+from relevo.cli.wording import for_command_line
 
 COMMAND = [sys.executable, "-c", "from relevo.cli import main; main()"]
 BALANCE = [[-0.1, 0.1], [-0.3, 0.3], [-3.0, 3.0], [-1.0, 1.0]]
 
 
-def relevo_command(*arguments: str | Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
+def relevo_command(*arguments: str | int | Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
@@ -125,9 +128,13 @@ def test_inspect_tells_how_to_name_what_an_output_holds(tmp_path: Path) -> None:
     policy = models.linear(tmp_path / "godot.onnx", np.ones((3, 14)), "output")
     done = relevo_command("inspect", policy, columns=400)
     assert (done.returncode, done.stderr) == (0, "")
+    (note,) = json.loads(relevo_command("inspect", policy, "--json").stdout)["notes"]
+    assert note.startswith("by default `output` is taken for the action itself")
+    # What the note says of the name is not another thing than what the role's reason says.
+    assert relevo.ModelModule.load_from_path(policy).contract.outputs[0].reason in note
     for words in (
         "`output` is taken for the action itself",
-        "--branches N,N,…, 14 choices in all",
+        "branches of 14 choices in all",
         "log-deviations side by side, 7 each: --head gaussian",
         "action: float32 [14]",
     ):
@@ -333,3 +340,87 @@ def test_a_shape_that_is_none_is_a_slip_of_the_keyboard(policy: Path, wrong: str
     done = relevo_command("inspect", policy, "--shape", wrong)
     assert done.returncode == 2
     assert "name=sizes" in " ".join(done.stderr.split())
+
+
+def declared(path: Path, weights: np.ndarray[Any, Any], text: str) -> Path:
+    """A linear policy with what `relevo.export` would write into it."""
+    model = onnx.load(models.linear(path, weights, "action"))
+    model.metadata_props.add(key="relevo.json", value=text)
+    onnx.save(model, path)
+    return path
+
+
+def test_a_run_is_gone_on_with(policy: Path, tmp_path: Path) -> None:
+    arguments = ("run", "--policy", policy, "--env", "CartPole-v1", "--actors", 2, "--steps", 100)
+    out = ("--out", tmp_path / "run")
+    assert relevo_command(*arguments, *out, "--resume").returncode == 0
+    assert_fails(relevo_command(*arguments, *out), "go on with it by --resume")
+    done = relevo_command(*arguments, *out, "--resume", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sum(len(episode) for episode in relevo.open_run(tmp_path / "run").episodes()) == 200
+    assert_fails(relevo_command(*arguments, "--resume"), "name it by --out", code=2)
+
+
+def test_the_bounds_of_a_file_are_used_and_shown(tmp_path: Path) -> None:
+    text = json.dumps({"bounds": {"low": [-2.0], "high": [2.0], "how": "tanh"}})
+    path = declared(tmp_path / "policy.onnx", np.full((3, 1), 50.0), text)
+    shown = json.loads(relevo_command("inspect", path, "--json").stdout)
+    assert shown["bounds"] == {"low": [-2.0], "high": [2.0], "how": "tanh"}
+    assert shown["normalization"] == {}
+    assert "Bounds(low=[-2.0], high=[2.0], how='tanh'), from the file" in relevo_command("inspect", path).stdout
+    run = ("run", "--policy", path, "--env", "Pendulum-v1", "--actors", 2, "--steps", 20)
+    done = relevo_command(*run)
+    assert (done.returncode, done.stderr) == (0, "")
+    path.write_bytes(path.read_bytes().replace(b'"tanh"', b'"bent"'))
+    assert_fails(relevo_command("inspect", path), "`bent` is no way to bring actions into bounds", "export it again")
+
+
+def test_actions_outside_the_space_are_told_of_once(tmp_path: Path) -> None:
+    path = models.linear(tmp_path / "policy.onnx", np.full((3, 1), 50.0), "action")
+    run = ("run", "--policy", path, "--env", "Pendulum-v1", "--actors", 2, "--steps", 20)
+    done = relevo_command(*run)
+    assert done.returncode == 0
+    assert done.stderr.count("warning: the policy's actions leave the action space Box(-2.0, 2.0, (1,), float32)") == 1
+    assert "by --bounds HOW, as the policy was trained" in done.stderr
+    done = relevo_command(*run, "--bounds", "clip")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_doubtful_head_is_a_warning_of_a_run(tmp_path: Path) -> None:
+    path = models.linear(tmp_path / "policy.onnx", np.zeros((3, 2)), "output")
+    told = relevo_command("run", "--policy", path, "--env", "Pendulum-v1", "--actors", 1, "--steps", 2).stderr
+    assert "warning: policy `default`: by default `output` is taken for the action itself" in told
+    assert "--head gaussian" in told
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ('name it by roles={"h": "state:OUTPUT"}', "name it by --role h=state:OUTPUT"),
+        ('roles={"…": "observation"}.', "--role NAME=observation."),
+        ("name the output by roles={…}", "name the output by --role NAME=ROLE"),
+        ('by shapes={"x": (…,), "mask": (6,)}, or', "by --shape x=… --shape mask=6, or"),
+        ('shapes={"camera": (3, 64, 64)}', "--shape camera=3,64,64"),
+        ('or load it with device="cpu"', "or load it with --device cpu"),
+        ('choose head="categorical", branches=[3, 2]', "choose --head categorical, --branches 3,2"),
+        ('another head: head="gaussian" or head="raw"', "another head: --head gaussian or --head raw"),
+        ("go on with it by resume=True, or", "go on with it by --resume, or"),
+        ("the rest is as it was: a={b} [c]", "the rest is as it was: a={b} [c]"),
+    ],
+)
+def test_messages_name_options_instead_of_arguments(said: str, shown: str) -> None:
+    assert for_command_line(said) == shown
+
+
+def test_what_cannot_be_done_is_told_in_options(policy: Path, tmp_path: Path) -> None:
+    assert_fails(relevo_command("inspect", policy, "--device", "cuda:77"), "--device cpu")
+    assert_fails(relevo_command("inspect", policy, "--head", "gaussian"), "--role NAME=ROLE")
+    run = ("run", "--policy", policy, "--actors", 1, "--steps", 1)
+    # Logits of two choices are no means: no head is named that the policy could not have.
+    done = relevo_command(*run, "--env", "Pendulum-v1")
+    assert_fails(done, "choose a policy that was made for this environment")
+    assert "--head" not in done.stderr
+    means = models.linear(tmp_path / "means.onnx", np.zeros((4, 2)), "mean")
+    done = relevo_command("run", "--policy", means, "--env", "CartPole-v1", "--actors", 1, "--steps", 1)
+    assert_fails(done, "choose a policy with 2 logits")
+    assert "--head" not in done.stderr

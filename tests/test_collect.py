@@ -404,14 +404,16 @@ def whole_numbers(path: Path, columns: int) -> Path:
         (gym.spaces.MultiDiscrete([2, 2]), "argmax", r"whole numbers of shape \(2,\)"),
         (gym.spaces.MultiBinary(2), "raw", r"whole numbers of shape \(2,\)"),
         (gym.spaces.Tuple([gym.spaces.Discrete(2)]), "argmax", "Tuple"),
-        (gym.spaces.Discrete(2), "raw", 'head="categorical" or "argmax"'),
+        (gym.spaces.Discrete(2), "raw", 'head="argmax" or head="categorical"$'),
         (gym.spaces.Discrete(5), "raw", "; choose a policy with 5 logits$"),
-        (gym.spaces.MultiDiscrete([1, 1]), "raw", r'head="categorical", branches=\[1, 1\] \(--head categorical\)'),
+        (gym.spaces.MultiDiscrete([1, 1]), "raw", r'head="categorical", branches=\[1, 1\]$'),
         (gym.spaces.MultiDiscrete([1, 1]), "argmax", r"branches=\[1, 1\]"),
         (gym.spaces.MultiDiscrete([3, 2]), "raw", "; choose a policy that was made for this environment$"),
-        (gym.spaces.Box(-1, 1, (1,)), "raw", 'where these are 1 means and as many log-stds, choose head="gaussian"'),
+        # Logits are no means: no head that the model cannot have is named.
+        (gym.spaces.Box(-1, 1, (1,)), "raw", "; choose a policy that was made for this environment$"),
         (gym.spaces.Box(-1, 1, (3,)), "raw", "; choose a policy that was made for this environment$"),
-        (gym.spaces.Box(-1, 1, (2,)), "argmax", '"gaussian" or "raw"'),
+        (gym.spaces.Box(-1, 1, (2,)), "argmax", '; choose another head: head="raw"$'),
+        (gym.spaces.Box(-1, 1, (1,)), "argmax", "; choose a policy that was made for this environment$"),
     ],
     ids=str,
 )
@@ -422,6 +424,16 @@ def test_an_action_space_that_does_not_fit(space: gym.Space[Any], head: str, wor
         pytest.raises(relevo.UnsuitableEnvironmentError, match=words),
     ):
         relevo.collect(agent, envs, steps=100, seed=0)
+
+
+def test_means_and_deviations_side_by_side_are_told_of(tmp_path: Path) -> None:
+    policy = models.linear(tmp_path / "policy.onnx", WEIGHTS, "output")
+    envs = SyncVectorEnv([lambda: Countdown(choices=gym.spaces.Box(-1, 1, (1,)))] * ACTORS)
+    with (
+        started(policy, head="raw") as agent,
+        pytest.raises(relevo.UnsuitableEnvironmentError, match=r'1 means and as many log-stds, .* head="gaussian"'),
+    ):
+        relevo.collect(agent, envs, steps=100, seed=0, autoreset_mode="next_step")
 
 
 @pytest.mark.parametrize(
@@ -520,3 +532,21 @@ def test_an_environment_that_cannot_be_made(env: str, words: str) -> None:
             pytest.skip("MuJoCo is installed here, so nothing is missing")
     with pytest.raises(relevo.UnsuitableEnvironmentError, match=words):
         make_vector(env, 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_that_leave_a_box_are_told_of_once(
+    dtype: type[np.floating[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bound that float32 does not have, such as 0.1, is no value outside."""
+    space = gym.spaces.Box(-0.1, 0.1, (2,), dtype)
+    envs = SyncVectorEnv([lambda: Countdown(choices=space)] * ACTORS, autoreset_mode=AutoresetMode.SAME_STEP)
+    path = models.linear(tmp_path / "policy.onnx", 100 * np.array(WEIGHTS), "action")
+    inside = relevo.Bounds.of(space)
+    with relevo.AgentBuilder().default_model(path, bounds=inside).actor_count(ACTORS).build() as agent:
+        relevo.collect(agent, envs, steps=50, seed=0)
+    assert "leave the action space" not in caplog.text
+    with relevo.AgentBuilder().default_model(path).actor_count(ACTORS).build() as agent:
+        relevo.collect(agent, envs, steps=50, seed=0)
+    assert caplog.text.count("leave the action space") == 1
+    assert "bounds=Bounds.of(env.action_space)" in caplog.text

@@ -323,3 +323,34 @@ def test_info_of_a_damaged_run(folder: Path) -> None:
     shown = json.loads(relevo_command("trajectories", "info", folder, "--json").stdout)
     assert shown["episodes"] == len(read(folder)) < 40
     assert "000000.arrow" in shown["problems"][0]
+
+
+def test_a_repair_that_ends_between_its_two_moves(folder: Path, tmp_path: Path) -> None:
+    damaged = bytearray((folder / SEGMENT).read_bytes())
+    damaged[len(damaged) // 2] ^= 0x40
+    (folder / SEGMENT).write_bytes(damaged)
+    repaired = shutil.copytree(folder, tmp_path / "repaired")
+    report = repair(repaired)
+    lost = [number for number in range(40) if number not in read(repaired)]
+    assert report["lost_episodes"] == len(lost)
+    assert report["lost_steps"] == sum(len(played(number)[1]) for number in lost)
+    kept = read(repaired)
+    assert 0 < len(kept) < 40
+    # What was damaged is still there for whoever wants to try.
+    assert (repaired / f"{SEGMENT}.damaged").read_bytes() == damaged
+    # The segment has been moved to its place, and the sidecar not yet.
+    workshop = folder / "segments/repair"
+    workshop.mkdir()
+    shutil.copy(repaired / SEGMENT, folder / SEGMENT)
+    shutil.copy(repaired / SIDECAR, workshop / "000000.index")
+    assert relevo.open_run(folder).verify()["sound"]
+    assert read(folder) == kept
+    assert repair(folder)["sound"]
+    assert (folder / SIDECAR).read_bytes() == (repaired / SIDECAR).read_bytes()
+    assert read(folder) == kept
+    # The segment is still in the workshop: what lies there counts for nothing.
+    again = shutil.copytree(repaired, tmp_path / "again")
+    (again / "segments/repair").mkdir()
+    shutil.copy(repaired / SEGMENT, again / "segments/repair/000000.arrow")
+    (again / "segments/repair/000000.index").write_bytes(b"")
+    assert read(again) == kept

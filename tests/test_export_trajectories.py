@@ -444,3 +444,35 @@ def test_minari_of_others(minari_folder: Path) -> None:
     assert (episode.truncated, episode.complete, episode.policies, episode.timestamps) == (True, True, ["", ""], None)
     assert episode.rewards.tolist() == [1.0, 2.0]
     assert minari_folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"actions": np.array([0, 2**63 - 1, 5])}, None),
+        ({"actions": np.array([0, 2**64 - 1, 5], np.uint64)}, None),
+        ({"extras": {"a/b": np.arange(3)}}, "no slashes"),
+        ({"texts": {"mission": ["a", "b\0c", "d", "e"]}}, "Minari cannot hold the run"),
+    ],
+)
+def test_what_minari_cannot_hold_is_told(
+    changes: dict[str, Any], told: str | None, tmp_path: Path, minari_folder: Path
+) -> None:
+    trajectories.to_run([made(**changes)], tmp_path / "run")
+    run = relevo.open_run(tmp_path / "run")
+    if told is None:
+        trajectories.to_minari(run, "large-v0")
+        (read,) = trajectories.from_minari("large-v0")
+        np.testing.assert_array_equal(np.asarray(read.actions), changes["actions"])
+    else:
+        with pytest.raises(relevo.TrajectoryError, match=told):
+            trajectories.to_minari(run, "large-v0")
+        assert not list(minari_folder.glob("large-v0*"))
+
+
+def test_some_of_a_run_s_episodes_are_written_and_what_is_no_run_is_refused(run: relevo.Run, tmp_path: Path) -> None:
+    trajectories.to_run(run.episodes(numbers=[3, 5]), tmp_path / "some")
+    assert sorted(source(relevo.open_run(tmp_path / "some"))) == [3, 5]
+    for write in (trajectories.to_parquet, trajectories.to_csv):
+        with pytest.raises(relevo.ConfigError, match="an export takes a run"):
+            write(run.episodes(), tmp_path / "none")  # type: ignore[arg-type]

@@ -58,8 +58,6 @@ def edited(path: Path, edit: str, value: object) -> Path:
         (b"", "the file is empty"),
         (b"This is a text, and no model.\n", "it is not an ONNX file, or is cut short"),
         (b'{"model": "policy"}', "it is not an ONNX file"),
-        (b"PK\x03\x04" + bytes(60), "it is not an ONNX file"),
-        (b"\x80\x04\x95" + bytes(60), "it is not an ONNX file"),
         (bytes(1000), "it is not an ONNX file"),
     ],
 )
@@ -69,6 +67,22 @@ def test_what_is_no_onnx_file(content: bytes, cause: str, tmp_path: Path) -> Non
     message = refusal(path)
     assert cause in message
     assert "export the model again" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"PK\x03\x04" + bytes(60), "a zip archive, not an ONNX file"),
+        (b"PK\x03\x04p/data.pkl" + bytes(60) + b"p/code/__torch__.py", "TorchScript archive, .*; name it .pt"),
+        (b"PK\x03\x04p/data.pkl" + bytes(60) + b"p/data/0", "written by torch.save, .* relevo.export.to_onnx"),
+        (b"\x80\x04\x95" + bytes(60), "a pickle, .* relevo.export.to_onnx"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(60), "an HDF5 file, .* tf2onnx"),
+    ],
+)
+def test_files_of_other_kinds_under_the_name_of_an_onnx_file(content: bytes, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(content)
+    assert re.search(kind, refusal(path))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -146,7 +160,8 @@ def test_weights_outside_the_folder(tmp_path: Path) -> None:
     path = external(inside / "policy.onnx", 2)
     path.write_bytes(path.read_bytes().replace(b"weights.bin", b"../wghts.bn"))
     (tmp_path / "wghts.bn").write_bytes(bytes(4096 * 2))
-    assert "ONNX Runtime refuses it" in refusal(path)
+    message = refusal(path)
+    assert "its weights lie in `../wghts.bn`, which names no file in the model's folder" in message
 
 
 def test_a_pointer_of_git_lfs_is_told(tmp_path: Path) -> None:

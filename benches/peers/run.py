@@ -41,6 +41,7 @@ WORKLOADS = {
     "asyncio_calls": "uvloop",
     "update_model": None,
     "recording": None,
+    "kernels": "torchrl",
 }
 
 

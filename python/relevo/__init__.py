@@ -1,6 +1,6 @@
 """Many actors, shared policies, every step written down: reinforcement learning with a Rust core."""
 
-from relevo import envs, export, trajectories
+from relevo import envs, export, kernels, trajectories
 from relevo._core import (
     ActionBatch,
     Actors,
@@ -69,6 +69,7 @@ __all__ = [
     "collect",
     "envs",
     "export",
+    "kernels",
     "open_run",
     "trajectories",
 ]

@@ -15,7 +15,15 @@ from relevo.checks import seconds as checked_seconds
 from relevo.checks import whole_number
 from relevo.errors import ConfigError
 from relevo.record_settings import Compression, Format, Fsync, OnFailure, RecordSettings
-from relevo.settings import Bounds, Head, Normalization, PolicySettings, by_name
+from relevo.settings import (
+    Bounds,
+    Head,
+    Normalization,
+    PolicySettings,
+    checked_bounds,
+    checked_normalization,
+    statistics,
+)
 from relevo.shutdown import shut_down_at_exit
 
 OnError: TypeAlias = Literal["raise", "drop_actor"]
@@ -31,7 +39,7 @@ class _Policy:
     normalization: Normalization | dict[str, Normalization] | None
 
     def settings(self, model: ModelModule) -> PolicySettings:
-        return PolicySettings(self.head, self.branches, self.bounds, by_name(model, self.normalization))
+        return PolicySettings(self.head, self.branches, self.bounds, statistics(model.contract, self.normalization))
 
 
 class AgentBuilder:
@@ -76,9 +84,10 @@ class AgentBuilder:
                 is loaded already has its roles.
             branches: numbers of choices of a multi-discrete action, whose logits lie one behind the other in one
                 output; needed where the file does not say them.
-            bounds: what continuous actions are brought into on their way to the environment.
+            bounds: what continuous actions are brought into on their way to the environment. By default those that
+                `relevo.export` wrote into the file, if it did (`contract.bounds`); bounds of -inf and inf are none.
             normalization: statistics of the observation, or of several by name, that the model expects to be
-                normalised.
+                normalised. A file of `relevo.export` may do that itself (`contract.normalization`).
         """
         return self.policy("default", model, head, roles, branches=branches, bounds=bounds, normalization=normalization)
 
@@ -108,8 +117,8 @@ class AgentBuilder:
             head,
             _checked_roles(roles),
             _checked_branches(branches),
-            _checked_bounds(bounds),
-            _checked_statistics(normalization),
+            checked_bounds(bounds),
+            checked_normalization(normalization),
         )
         return self
 
@@ -195,6 +204,9 @@ class AgentBuilder:
         Raises:
             ConfigError: a setting is none of these.
         """
+        if not isinstance(cast("object", path), str | os.PathLike) or not os.fspath(path):
+            msg = f"record takes the path of a folder, but {path!r} came"
+            raise ConfigError(msg)
         self._record = RecordSettings(
             Path(path), format, compression, fsync, segment_bytes, segment_seconds, resume, on_failure
         )
@@ -203,7 +215,9 @@ class AgentBuilder:
     def keep_in_memory(self, trajectories: int, *, bytes: int = 256 << 20) -> Self:  # noqa: A002
         """Keeps the last finished trajectories for `agent.trajectories()`; 1,000 by default, 0 keeps none.
 
-        `bytes` caps their size; the newest one is kept even if it alone is larger.
+        `bytes` caps their size; the newest one is kept even if it alone is larger. With a run folder, long episodes
+        that are under way hold no more together either: beyond it, what was written of one is let go, and it will be
+        in the folder alone.
         """
         self._memory_trajectories = whole_number("trajectories", trajectories, 0)
         self._memory_bytes = whole_number("bytes", bytes, 0)
@@ -320,7 +334,9 @@ class AgentBuilder:
                 "branches": {name: policy.branches for name, policy in self._policies.items()},
                 "bounds": {name: policy.bounds.as_dict() for name, policy in self._policies.items() if policy.bounds},
                 "normalization": {
-                    name: {key: given.as_dict() for key, given in by_name(model, policy.normalization).items()}
+                    name: {
+                        key: given.as_dict() for key, given in statistics(model.contract, policy.normalization).items()
+                    }
                     for name, policy, model in loaded
                     if policy.normalization
                 },
@@ -331,16 +347,6 @@ class AgentBuilder:
 def _checked_model(given: object) -> ModelModule | str | os.PathLike[str]:
     if not isinstance(given, ModelModule | str | os.PathLike):
         msg = f"model must be a path or a relevo.ModelModule, but {given!r} ({type(given).__name__}) came"
-        raise ConfigError(msg)
-    return given
-
-
-def _checked_bounds(given: object) -> Bounds | None:
-    if given is not None and not isinstance(given, Bounds):
-        msg = (
-            f"bounds must be a relevo.Bounds, but {given!r} ({type(given).__name__}) came; write Bounds(low, high), or "
-            "Bounds.of(env.action_space)"
-        )
         raise ConfigError(msg)
     return given
 
@@ -362,15 +368,3 @@ def _checked_branches(given: object) -> list[int]:
         msg = f"branches must be a list of whole numbers, such as [3, 2], but {given!r} ({type(given).__name__}) came"
         raise ConfigError(msg)
     return [whole_number("a branch", size, 1) for size in cast("Sequence[int]", given)]
-
-
-def _checked_statistics(given: object) -> Normalization | dict[str, Normalization] | None:
-    if given is None or isinstance(given, Normalization):
-        return given
-    if not isinstance(given, Mapping) or not all(isinstance(own, Normalization) for own in given.values()):
-        msg = (
-            f"normalization must be a relevo.Normalization, or a dict of them by the observations' names, but "
-            f"{given!r} ({type(given).__name__}) came; write Normalization(mean, variance)"
-        )
-        raise ConfigError(msg)
-    return dict(given)

@@ -28,7 +28,7 @@ class ModelLoadError(RelevoError, OSError):
 
 
 class ContractError(RelevoError, ValueError):
-    """Data does not fit what a model takes or gives: a shape, a dtype, NaN, a mask that allows nothing."""
+    """Data does not fit what a model or a kernel takes or gives: a shape, a dtype, NaN, a mask that allows nothing."""
 
 
 class ActorNotFoundError(RelevoError, KeyError):

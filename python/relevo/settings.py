@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import gymnasium
     import numpy.typing as npt
 
-    from relevo._core import ModelModule
+    from relevo._core import Contract
 
 Head: TypeAlias = Literal["argmax", "categorical", "gaussian", "raw"]
 How: TypeAlias = Literal["clip", "rescale", "tanh"]
@@ -141,13 +142,44 @@ class PolicySettings:
     normalization: dict[str, Normalization] = field(default_factory=dict)
 
 
-def by_name(model: ModelModule, given: Normalization | dict[str, Normalization] | None) -> dict[str, Normalization]:
-    """The normalisations by the names of the model's observations."""
+def checked_bounds(given: object) -> Bounds | None:
+    """What a user gave as `bounds`.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if given is not None and not isinstance(given, Bounds):
+        raise ConfigError(
+            f"bounds must be a relevo.Bounds, but {given!r} ({type(given).__name__}) came; write Bounds(low, high), or "
+            "Bounds.of(env.action_space)"
+        )
+    return given
+
+
+def checked_normalization(given: object) -> Normalization | dict[str, Normalization] | None:
+    """What a user gave as `normalization`.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if given is None or isinstance(given, Normalization):
+        return given
+    if not isinstance(given, Mapping) or not all(isinstance(own, Normalization) for own in given.values()):
+        raise ConfigError(
+            f"normalization must be a relevo.Normalization, or a dict of them by the observations' names, but "
+            f"{given!r} ({type(given).__name__}) came; write Normalization(mean, variance)"
+        )
+    return dict(given)
+
+
+def statistics(contract: Contract, given: object) -> dict[str, Normalization]:
+    """The normalisations, checked, by the names of a model's observations."""
+    given = checked_normalization(given)
     if given is None:
         return {}
     if not isinstance(given, Normalization):
-        return dict(given)
-    names = [tensor.name for tensor in model.contract.inputs if tensor.role == "observation"]
+        return given
+    names = [tensor.name for tensor in contract.inputs if tensor.role == "observation"]
     if len(names) != 1:
         raise ConfigError(
             f"the model has {len(names)} observations ({_words(names)}); give normalisations by name: "

@@ -10,6 +10,17 @@
 #define TEXT(literal) {literal, sizeof(literal) - 1}
 #define MOST 64
 
+/* A writer that knows less of the structs says so by their sizes. */
+#ifndef SIZE
+#define SIZE sizeof(relevo_backend)
+#endif
+#ifndef DESCRIPTION_SIZE
+#define DESCRIPTION_SIZE sizeof(relevo_description)
+#endif
+#ifndef VERSION
+#define VERSION RELEVO_ABI_VERSION
+#endif
+
 struct relevo_model {
     size_t inputs, outputs;
     float weights[MOST * MOST], biases[MOST];
@@ -22,6 +33,19 @@ struct relevo_model {
 struct relevo_session {
     struct relevo_model model;
 };
+
+/* With GPU, models may run on "cuda:0" as well. Its memory is the processor's here, so that no machine needs one; inputs that came as
+ * the device's are counted. */
+#ifdef GPU
+static const char gpu[] = "cuda:0";
+#else
+static const char gpu[] = "";
+#endif
+static size_t in_place;
+
+size_t linear_in_place(void) { return in_place; }
+
+static bool is(relevo_text text, const char *name) { return text.size == strlen(name) && memcmp(text.data, name, text.size) == 0; }
 
 static relevo_failure *fail(int32_t kind, const char *message) {
     relevo_failure *failure = malloc(sizeof *failure);
@@ -61,7 +85,8 @@ static const char *read_text(struct relevo_model *model, FILE *file) {
 
 static relevo_failure *load(void *context, const relevo_source *source, const relevo_options *options, relevo_model **made) {
     (void)context;
-    if (options->device.size != 3 || memcmp(options->device.data, "cpu", 3) != 0) {
+    const bool there = *gpu != 0 && is(options->device, gpu);
+    if (!there && !is(options->device, "cpu")) {
         return fail(RELEVO_DEVICE_UNAVAILABLE, "linear models run on the cpu alone; load it with device=\"cpu\"");
     }
     FILE *file;
@@ -90,7 +115,7 @@ static relevo_failure *load(void *context, const relevo_source *source, const re
     model->specs[1] = (relevo_tensor_spec){TEXT("logits"), float32, &model->dims[2], 2};
     static const relevo_text note = TEXT("written by hand");
     model->description = (relevo_description){
-        .size = sizeof model->description,
+        .size = DESCRIPTION_SIZE,
         .inputs = &model->specs[0],
         .input_count = 1,
         .outputs = &model->specs[1],
@@ -98,6 +123,7 @@ static relevo_failure *load(void *context, const relevo_source *source, const re
         .producer = TEXT("a text editor"),
         .notes = &note,
         .note_count = 1,
+        .input_device = there ? (relevo_device){2, 0} : (relevo_device){0, 0},
     };
     *made = model;
     return NULL;
@@ -116,6 +142,7 @@ static relevo_failure *forward(relevo_session *session, const relevo_tensor *inp
     (void)wanted;
     const struct relevo_model *model = &session->model;
     if (input_count != 1 || wanted_count != 1) return fail(RELEVO_CONTRACT, "one input and one output");
+    in_place += inputs[0].device.kind == 2;
     const float *x = inputs[0].data;
     const int64_t rows = inputs[0].shape[0], shape[2] = {rows, (int64_t)model->outputs};
     float *y = outputs[0].data;
@@ -138,17 +165,10 @@ static void release_model(relevo_model *model) { free(model); }
 static relevo_failure *devices(void *context, relevo_each_device each, void *each_context) {
     (void)context;
     each(each_context, (relevo_text)TEXT("cpu"), (relevo_text){NULL, 0});
-    each(each_context, (relevo_text)TEXT("cuda:0"), (relevo_text)TEXT("linear models run on the cpu alone; wait"));
+    const relevo_text fault = TEXT("linear models run on the cpu alone; wait");
+    each(each_context, (relevo_text)TEXT("cuda:0"), *gpu != 0 ? (relevo_text){NULL, 0} : fault);
     return NULL;
 }
-
-/* A writer that knows less of the table says so by its size. */
-#ifndef SIZE
-#define SIZE sizeof(relevo_backend)
-#endif
-#ifndef VERSION
-#define VERSION RELEVO_ABI_VERSION
-#endif
 
 static const relevo_backend table = {
     .size = SIZE,

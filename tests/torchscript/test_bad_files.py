@@ -166,7 +166,7 @@ def test_memory_may_begin_with_nan(tmp_path: Path) -> None:
 
 def test_a_declaration_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "policy.pt"
-    for text in ("{", "{}", '{"inputs": {"input": {"dtype": "text", "row_shape": [4]}}}'):
+    for text in ("{", "[]", '{"inputs": {"input": {"dtype": "text", "row_shape": [4]}}}'):
         torch.jit.script(nn.Linear(4, 2).eval()).save(str(path), _extra_files={"relevo.json": text})
         told = refusal(path)
         assert "relevo.json" in told

@@ -99,7 +99,9 @@ def test_a_branch_on_values_is_scripted(form: str, tmp_path: Path) -> None:
 def test_what_no_trace_and_no_script_does_is_refused_and_nothing_written(form: str, tmp_path: Path) -> None:
     path = tmp_path / f"policy.{form}"
     path.write_bytes(b"the one before")
-    with pytest.raises(relevo.ExportError, match=r"traced, `logits` differs by .*; scripted, it fails"):
+    with pytest.raises(
+        relevo.ExportError, match=r"a trace would keep one answer .*bool\(obs.*line \d+.*; scripted, it fails"
+    ):
         EXPORTS[form](torch_modules.Unscriptable(), path, BOX, outputs=["logits"])
     assert path.read_bytes() == b"the one before"
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
@@ -235,6 +237,13 @@ SPACES: dict[str, tuple[str, gym.Space[Any], dict[str, Any]]] = {
     "sac": ("SAC", gym.spaces.Box(np.array([-2, 0], np.float32), np.array([1, 3], np.float32)), {}),
     "sac-noise": ("SAC", gym.spaces.Box(-1, 2, (2,)), {"use_sde": True}),
     "td3": ("TD3", gym.spaces.Box(-1, 2, (2,)), {}),
+    "ppo-grid": ("PPO", gym.spaces.Box(-1, 2, (2, 3), np.float32), {}),
+    "sac-grid": ("SAC", gym.spaces.Box(-1, 2, (2, 3), np.float32), {}),
+    "td3-grid": ("TD3", gym.spaces.Box(-1, 2, (2, 3), np.float32), {}),
+    "qrdqn": ("QRDQN", gym.spaces.Discrete(3), {}),
+    "ars-discrete": ("ARS", gym.spaces.Discrete(3), {}),
+    "ars-box": ("ARS", gym.spaces.Box(np.array([-2, 0], np.float32), np.array([1, 3], np.float32)), {}),
+    "ars-linear": ("ARS", gym.spaces.Box(-1, 2, (2,)), {"policy": "LinearPolicy"}),
 }
 ROLES = {
     "ppo-discrete": ({"logits": "logits", "value": "value"}, "categorical"),
@@ -248,12 +257,26 @@ ROLES = {
     "sac": ({"mean": "mean", "log_std": "log_std"}, "gaussian"),
     "sac-noise": ({"mean": "mean", "log_std": "log_std"}, "gaussian"),
     "td3": ({"action": "action"}, "raw"),
+    "ppo-grid": ({"mean": "mean", "log_std": "log_std", "value": "value"}, "gaussian"),
+    "sac-grid": ({"mean": "mean", "log_std": "log_std"}, "gaussian"),
+    "td3-grid": ({"action": "action"}, "raw"),
+    "qrdqn": ({"deterministic_action": "deterministic_action", "q_values": "action_values"}, "raw"),
+    "ars-discrete": ({"deterministic_action": "deterministic_action", "q_values": "action_values"}, "raw"),
+    "ars-box": ({"action": "action"}, "raw"),
+    "ars-linear": ({"action": "action"}, "raw"),
 }
 
 
-def trained(name: str, observations: gym.Space[Any] = BOX, normalize: bool = False) -> Any:
+def trained(name: str, observations: gym.Space[Any] = BOX, normalize: bool = False, **statistics: bool) -> Any:
     library = sb3()
     algorithm, actions, options = SPACES[name]
+    if algorithm in {"ARS", "QRDQN"}:
+        more = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed")
+        made = getattr(more, algorithm)(options.get("policy", "MlpPolicy"), World(BOX, actions), seed=3, device="cpu")
+        with torch.no_grad():
+            for weights in made.policy.parameters():
+                weights.normal_(std=0.5)
+        return made
     if algorithm in {"PPO", "A2C"}:
         options = {"n_steps": 16, **options}
     if algorithm == "PPO":
@@ -262,7 +285,7 @@ def trained(name: str, observations: gym.Space[Any] = BOX, normalize: bool = Fal
         warnings.simplefilter("ignore")
         envs = library.common.vec_env.DummyVecEnv([lambda: World(observations, actions)])
         if normalize:
-            envs = library.common.vec_env.VecNormalize(envs)
+            envs = library.common.vec_env.VecNormalize(envs, **statistics)
         policy = "MultiInputPolicy" if isinstance(observations, gym.spaces.Dict) else "MlpPolicy"
         model = getattr(library, algorithm)(policy, envs, seed=3, device="cpu", **options)
         # Far from where training begins, so that scores differ.
@@ -302,6 +325,42 @@ def test_a_stable_baselines_model_brings_its_normalisation(export: Callable[...,
         as_they_are = model.policy.get_distribution(torch.from_numpy(rows)).distribution.logits
     np.testing.assert_allclose(found, normalised, atol=1e-5)
     assert not np.allclose(found, as_they_are, atol=1e-2)
+
+
+def test_rewards_that_are_normalised_alone_are_no_statistics(
+    export: Callable[..., relevo.export.ExportReport],
+) -> None:
+    model = trained("ppo-discrete", normalize=True, norm_obs=False)
+    assert export(model).normalization == {}
+    assert export(model, normalization=model.get_vec_normalize_env()).normalization == {}
+
+
+def test_actions_of_several_axes_go_into_environments(export: Callable[..., relevo.export.ExportReport]) -> None:
+    for name in ("ppo-grid", "sac-grid", "td3-grid"):
+        report = export(trained(name))
+        actions = SPACES[name][1]
+        envs = gym.vector.SyncVectorEnv([lambda actions=actions: World(BOX, actions)] * 2)
+        with relevo.AgentBuilder().default_model(report.path).actor_count(2).build() as agent:
+            batch = agent.actors().act(np.zeros((2, 4), np.float32))
+            assert batch.action.shape == (2, *actions.shape)
+            assert all(actions.contains(action) for action in batch.action)
+            assert relevo.collect(agent, envs, steps=8).steps >= 8
+
+
+class Clamped(torch_modules.CleanRLContinuous):
+    def get_action_and_value(self, x: Any, action: Any = None) -> tuple[Any, ...]:
+        mean = self.actor_mean(x)
+        probs = torch.distributions.Normal(mean, self.actor_logstd.clamp(-5, -2).expand_as(mean).exp())
+        action = probs.sample() if action is None else action
+        return action, probs.log_prob(action).sum(1), probs.entropy().sum(1), self.critic(x)
+
+
+def test_an_agent_that_acts_otherwise_than_its_parts_is_told_what_is_exported(form: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        relevo.ExportError, match=r"otherwise than it acts: log-probability differs.*clamped deviation.*temperature"
+    ):
+        EXPORTS[form](Clamped(), tmp_path / f"policy.{form}", BOX)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stable_baselines_model_of_several_observations(export: Callable[..., relevo.export.ExportReport]) -> None:

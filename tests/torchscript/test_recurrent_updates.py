@@ -207,5 +207,5 @@ def test_a_module_without_states_is_told_of_them(tmp_path: Path) -> None:
     model = traced(Separate(), tmp_path)
     with relevo.AgentBuilder().default_model(model, head="raw").actor_count(1).build() as agent:
         expected = r"The policy is recurrent, but forward takes `obs` alone.*as in forward\(obs, h, c\)"
-        with pytest.raises(relevo.ModelLoadError, match=expected):
+        with pytest.raises(relevo.ContractError, match=expected):
             agent.update_model(Stateless())

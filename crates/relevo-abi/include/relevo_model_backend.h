@@ -96,6 +96,12 @@ typedef struct {
     size_t note_count;
     int32_t batch;
     relevo_text batch_reason;
+    /* A device in whose memory inputs may be given to forward, beside that of the processor: where the model runs. A kind of 0
+     * stands for none. Appended in version 1.2: a description that ends before it is that of a model that takes none. */
+    relevo_device input_device;
+    /* What relevo.export wrote into the file about its policy: the JSON of relevo.json; empty where it wrote nothing. Appended in
+     * version 1.2: a description that ends before it is that of a file without. */
+    relevo_text declared;
 } relevo_description;
 
 /* Where a model comes from: a file, or bytes that are in memory (`bytes.data` not null), which `path` then only names.
@@ -119,6 +125,9 @@ typedef struct {
     size_t threads;     /* of one forward pass, 1 or more */
     const relevo_row_shape *shapes;
     size_t shape_count;
+    /* Inputs of which the user says that they are states. Appended in version 1.2. */
+    const relevo_text *states;
+    size_t state_count;
 } relevo_options;
 
 /* Which of Relevo's errors a failure becomes. */
@@ -166,7 +175,9 @@ typedef struct {
 
     /* One forward pass. `inputs` holds every input in the order of the description. `wanted` lists the outputs to compute;
      * outputs[i] receives output wanted[i]: into its memory where it has some (type and shape must then fit, else it is an
-     * inference failure), otherwise into what `allocate` gives. Inputs must not be written to, nor kept. */
+     * inference failure), otherwise into what `allocate` gives. Inputs must not be written to, nor kept. Each
+     * lies in the processor's memory, or on the description's input_device; there it is complete, whatever stream reads it. The
+     * function returns when nothing reads it any more. */
     relevo_failure *(*forward)(relevo_session *session, const relevo_tensor *inputs, size_t input_count,
                                const size_t *wanted, const relevo_tensor *outputs, size_t wanted_count,
                                relevo_allocate allocate, void *allocate_context);

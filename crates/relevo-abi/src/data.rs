@@ -1,6 +1,6 @@
 //! What crosses the boundary: texts, tensors, descriptions, failures.
 
-use std::{ffi::c_void, marker::PhantomData, slice};
+use std::{ffi::c_void, fmt, marker::PhantomData, slice};
 
 /// Some `T` in a row that belong to somebody else: a pointer and a count.
 #[repr(C)]
@@ -119,6 +119,21 @@ pub struct Device {
 impl Device {
     /// The processor's memory.
     pub const CPU: Self = Self { kind: 1, index: 0 };
+
+    /// The memory of a GPU of NVIDIA.
+    pub const fn cuda(index: i32) -> Self {
+        Self { kind: 2, index }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            1 => formatter.write_str("cpu"),
+            2 => write!(formatter, "cuda:{}", self.index),
+            kind => write!(formatter, "device {} of DLPack's kind {kind}", self.index),
+        }
+    }
 }
 
 /// A tensor whose memory belongs to somebody else: DLPack's `DLTensor`.
@@ -145,6 +160,15 @@ impl Tensor {
     /// The first element's address.
     pub fn address(&self) -> *mut u8 {
         self.data.cast::<u8>().wrapping_add(self.byte_offset as usize)
+    }
+
+    /// The strides in elements; of a tensor that tells none, row-major without gaps, none at all.
+    ///
+    /// # Safety
+    /// `strides` must be null, or lead to `ndim` strides.
+    pub unsafe fn steps(&self) -> &[i64] {
+        // SAFETY: promised by the caller.
+        unsafe { Slice { data: self.strides, size: self.ndim as usize, owner: PhantomData }.get() }
     }
 
     /// The sizes.
@@ -227,6 +251,32 @@ pub struct Description<'a> {
     pub batch: i32,
     /// How that showed.
     pub batch_reason: Text<'a>,
+    /// A device in whose memory inputs may be given, beside that of the processor: where the model runs. A kind of 0 stands for
+    /// none. Appended in version 1.2 of this crate: an older description ends before it.
+    pub input_device: Device,
+    /// What `relevo.export` wrote into the file about its policy, the JSON of `relevo.json`; empty where it wrote nothing.
+    /// Appended in version 1.2 of this crate: an older description ends before it.
+    pub declared: Text<'a>,
+}
+
+impl Description<'_> {
+    /// Bytes of the shortest description that is read: everything up to `batch_reason`.
+    pub const LEAST_SIZE: usize = std::mem::offset_of!(Self, input_device);
+
+    /// The description at `description`, with what its writer did not know yet left out.
+    ///
+    /// # Safety
+    /// The pointer must lead to a description of `size` bytes, which are at least [`LEAST_SIZE`](Self::LEAST_SIZE).
+    pub unsafe fn read(description: *const Self, size: usize) -> Self {
+        let mut whole = std::mem::MaybeUninit::<Self>::zeroed();
+        let known = size.min(size_of::<Self>());
+        // SAFETY: so many bytes are there, promised by the caller. What is missing stays zero, no device and no text; the
+        // bytes before are those of a description.
+        unsafe {
+            std::ptr::copy_nonoverlapping(description.cast::<u8>(), whole.as_mut_ptr().cast(), known);
+            whole.assume_init()
+        }
+    }
 }
 
 /// Which of Relevo's errors a failure becomes: values of [`Failure::kind`].

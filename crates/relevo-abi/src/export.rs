@@ -55,6 +55,8 @@ pub struct Options {
     pub threads: usize,
     /// Shapes of one row, by input, that the file does not declare.
     pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Inputs of which the user says that they are states.
+    pub states: Vec<String>,
 }
 
 /// A device that models might run on.
@@ -109,6 +111,10 @@ pub struct Description {
     pub batch: BatchKind,
     /// How that showed.
     pub batch_reason: String,
+    /// A device in whose memory inputs may be given, beside that of the processor.
+    pub input_device: Option<data::Device>,
+    /// What `relevo.export` wrote into the file about its policy; empty where it wrote nothing.
+    pub declared: String,
 }
 
 /// Loads files of one format.
@@ -287,7 +293,7 @@ unsafe extern "C" fn load<B: Backend>(
     model: *mut *mut ModelHandle,
 ) -> *mut data::Failure {
     // SAFETY: the context is the leaked backend; the caller's structs, and what they lead to, live for the call.
-    let (backend, source, options) = unsafe { (&*context.cast::<B>().cast_const(), &*source, &*options) };
+    let (backend, source) = unsafe { (&*context.cast::<B>().cast_const(), &*source) };
     let loaded = guarded(FailureKind::ModelLoad, || {
         // SAFETY: as above.
         let (path, bytes, options) = unsafe { (path_of(source.path.get()), source.bytes.get(), read_options(options)) };
@@ -306,11 +312,20 @@ unsafe extern "C" fn load<B: Backend>(
     }
 }
 
-unsafe fn read_options(options: &table::Options<'_>) -> Options {
-    // SAFETY: the caller promises that everything in the options lives for the call.
+/// # Safety
+/// The options must be as long as their `size` says, and everything that they lead to must live for the call.
+unsafe fn read_options(options: *const table::Options<'_>) -> Options {
+    // SAFETY: promised by the caller; what an older caller's options end before is not read.
     unsafe {
-        let shapes = options.shapes.get().iter().map(|shape| (shape.name.text(), shape.sizes.get().to_vec()));
-        Options { device: options.device.text(), threads: options.threads, shapes: shapes.collect() }
+        let whole = (*options).size >= size_of::<table::Options<'_>>();
+        let states = if whole { (*options).states.get() } else { &[] };
+        let shapes = (*options).shapes.get().iter().map(|shape| (shape.name.text(), shape.sizes.get().to_vec()));
+        Options {
+            device: (*options).device.text(),
+            threads: (*options).threads,
+            shapes: shapes.collect(),
+            states: states.iter().map(|name| name.text()).collect(),
+        }
     }
 }
 

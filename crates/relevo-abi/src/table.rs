@@ -52,6 +52,9 @@ pub struct Options<'a> {
     pub threads: usize,
     /// Shapes that the file does not declare.
     pub shapes: Slice<'a, RowShape<'a>>,
+    /// Names of inputs of which the user says that they are states. Appended in version 1.2 of this crate: older options end
+    /// before it.
+    pub states: Slice<'a, Text<'a>>,
 }
 
 /// Gives memory for an output; see [`BackendTable::forward`]. Null where there is none.
@@ -102,7 +105,8 @@ pub struct BackendTable {
     /// One forward pass. `inputs` holds every input in the description's order. `wanted` lists the outputs to compute;
     /// `outputs[i]` receives output `wanted[i]`: into its memory where it has some (type and shape must then fit, else it
     /// is an inference failure), otherwise into what `allocate` gives, which stays until the function returns.
-    /// Inputs are neither written to nor kept.
+    /// Inputs are neither written to nor kept. Each lies in the processor's memory, or where `input_device` of the description
+    /// says; there it is complete, and nothing that is still on its way to the device writes to it.
     pub forward: unsafe extern "C" fn(
         session: *mut SessionHandle,
         inputs: *const Tensor,

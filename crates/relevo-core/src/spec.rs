@@ -72,6 +72,36 @@ impl DType {
         .find(|dtype| dtype.name() == name)
     }
 
+    /// The type in DLPack's terms.
+    pub fn dlpack(self) -> relevo_abi::DType {
+        let code = match self {
+            Self::Bool => 6,
+            Self::Float16 | Self::Float32 | Self::Float64 => 2,
+            Self::UInt8 | Self::UInt16 | Self::UInt32 | Self::UInt64 => 1,
+            Self::Int8 | Self::Int16 | Self::Int32 | Self::Int64 => 0,
+        };
+        relevo_abi::DType::new(code, self.size() as u8 * 8)
+    }
+
+    /// The type that DLPack calls so, if there is one.
+    pub fn from_dlpack(dtype: relevo_abi::DType) -> Option<Self> {
+        Some(match (dtype.lanes, dtype.code, dtype.bits) {
+            (1, 6, 8) => Self::Bool,
+            (1, 1, 8) => Self::UInt8,
+            (1, 0, 8) => Self::Int8,
+            (1, 1, 16) => Self::UInt16,
+            (1, 0, 16) => Self::Int16,
+            (1, 1, 32) => Self::UInt32,
+            (1, 0, 32) => Self::Int32,
+            (1, 1, 64) => Self::UInt64,
+            (1, 0, 64) => Self::Int64,
+            (1, 2, 16) => Self::Float16,
+            (1, 2, 32) => Self::Float32,
+            (1, 2, 64) => Self::Float64,
+            _ => return None,
+        })
+    }
+
     /// Whether the type holds floating-point numbers.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::Float16 | Self::Float32 | Self::Float64)

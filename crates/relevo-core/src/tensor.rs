@@ -1,6 +1,10 @@
-//! Tensors in memory: an owned one that keeps its allocation between calls, and a borrowed view.
+//! Tensors in memory: an owned one that keeps its allocation between calls, and a borrowed view, which may lie on a device.
+
+use std::{marker::PhantomData, ops::Range};
 
 use arrow_buffer::MutableBuffer;
+/// A device in DLPack's terms.
+pub use relevo_abi::Device as DeviceId;
 
 use crate::spec::DType;
 
@@ -94,7 +98,7 @@ impl Tensor {
 
     /// A view of the whole tensor.
     pub fn view(&self) -> TensorView<'_> {
-        TensorView { dtype: self.dtype, shape: &self.shape, bytes: self.bytes() }
+        TensorView { dtype: self.dtype, shape: &self.shape, bytes: self.bytes(), device: None }
     }
 }
 
@@ -115,8 +119,83 @@ pub struct TensorView<'a> {
     pub dtype: DType,
     /// Dimensions.
     pub shape: &'a [usize],
-    /// `shape.product() * dtype.size()` bytes, aligned for the element type.
+    /// `shape.product() * dtype.size()` bytes, aligned for the element type. None at all where the values lie on a device alone.
     pub bytes: &'a [u8],
+    /// The same values on a device. Who runs there reads them there.
+    pub device: Option<DeviceMemory<'a>>,
+}
+
+impl<'a> TensorView<'a> {
+    /// Where who runs on `device` finds the values: there if they lie there, otherwise in the CPU's memory, which is empty for
+    /// values that lie on another device alone.
+    pub fn memory(&self, device: DeviceId) -> DeviceMemory<'a> {
+        match self.device {
+            Some(memory) if memory.device == device || memory.device == DeviceId::CPU => memory,
+            _ => DeviceMemory::of_bytes(self.bytes),
+        }
+    }
+}
+
+/// Bytes in the memory of a device, which belong to somebody else. They are whole: nothing that is still on its way to the
+/// device writes to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory<'a> {
+    device: DeviceId,
+    /// Exposed: it goes to libraries in C.
+    address: usize,
+    len: usize,
+    owner: PhantomData<&'a [u8]>,
+}
+
+impl<'a> DeviceMemory<'a> {
+    /// `len` bytes at `address` of the device.
+    ///
+    /// # Safety
+    /// They must be there and written, and stay as they are for `'a`.
+    #[expect(unsafe_code, reason = "nothing tells whether an address of a device is good")]
+    pub unsafe fn new(device: DeviceId, address: *const u8, len: usize) -> Self {
+        Self { device, address: address.expose_provenance(), len, owner: PhantomData }
+    }
+
+    /// Bytes in the CPU's memory.
+    pub fn of_bytes(bytes: &'a [u8]) -> Self {
+        Self {
+            device: DeviceId::CPU,
+            address: bytes.as_ptr().expose_provenance(),
+            len: bytes.len(),
+            owner: PhantomData,
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// The first byte's address, which the device knows.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Some of the bytes.
+    ///
+    /// # Panics
+    /// Where there are fewer: a fault of the caller's code, never of data.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        Self { address: self.address + range.start, len: range.len(), ..*self }
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +210,19 @@ mod tests {
         assert_eq!((row.shape(), row.values::<f32>()), (&[2, 1, 2][..], &[4.0, 5.0, 10.0, 11.0][..]));
         assert_eq!(tensor.row(0, 1).values::<f32>(), &tensor.values::<f32>()[6..]);
         assert_eq!(tensor.row(2, 0).values::<f32>(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+    }
+
+    #[test]
+    fn values_are_found_where_they_are_read() {
+        let (host, there) = ([1.0_f32, 2.0], [3.0_f32, 4.0]);
+        let there = DeviceMemory { device: DeviceId::cuda(1), ..DeviceMemory::of_bytes(as_bytes(&there)) };
+        let view =
+            TensorView { dtype: DType::Float32, shape: &[2], bytes: as_bytes(&host), device: Some(there.part(4..8)) };
+        let on_host = DeviceMemory::of_bytes(view.bytes);
+        assert_eq!(view.memory(DeviceId::cuda(1)), there.part(4..8));
+        assert_eq!((there.part(4..8).address(), there.part(4..8).len()), (there.address() + 4, 4));
+        assert_eq!([view.memory(DeviceId::CPU), view.memory(DeviceId::cuda(0))], [on_host, on_host]);
+        assert!(TensorView { bytes: &[], ..view }.memory(DeviceId::CPU).is_empty());
     }
 
     #[test]

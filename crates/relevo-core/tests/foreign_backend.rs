@@ -14,20 +14,25 @@ use std::{
 };
 
 use relevo_abi::{
-    ABI_VERSION, BackendTable, BatchKind, DType, FailureKind,
+    ABI_VERSION, BackendTable, BatchKind, DType, Device as DeviceId, FailureKind, Slice, Text,
     export::{self, Call, Description, Failure, Options, Source, StateLink, TensorSpec},
 };
 use relevo_core::{
     Error,
     policy::{Backend, Batch, Device, ForeignBackend, LoadOptions, ModelSource, Session},
     spec::{DType as OwnDType, Dim},
-    tensor::{Tensor, TensorView, as_bytes},
+    tensor::{DeviceMemory, Tensor, TensorView, as_bytes},
 };
 
 /// Models and sessions of [`Adder`] that are alive.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
+/// The device that the models claim to run on. Its memory is the CPU's.
+const THERE: DeviceId = DeviceId::cuda(1);
+
 thread_local! {
+    /// Where the first input of the last call was.
+    static GIVEN: Cell<Option<DeviceId>> = const { Cell::new(None) };
     /// Whether asking for devices panics.
     static PANICS: Cell<bool> = const { Cell::new(false) };
 }
@@ -90,6 +95,7 @@ impl export::Backend for Adder {
             _ => {
                 assert_eq!(source.bytes, Some(&b"adder"[..]));
                 assert_eq!(options.shapes["x"], [2, 3]);
+                assert_eq!(options.states, ["state"]);
                 Ok(Sum { add: options.threads as f32 })
             }
         }
@@ -111,6 +117,8 @@ impl export::Model for Sum {
             notes: vec!["one".into(), "two".into()],
             batch: BatchKind::Dynamic,
             batch_reason: "it adds".into(),
+            input_device: Some(THERE),
+            declared: "{}".into(),
         }
     }
 
@@ -127,6 +135,7 @@ impl export::Session for Alive {
             let elements = input.sizes().iter().product::<i64>() as usize;
             (input.sizes().to_vec(), std::slice::from_raw_parts(input.data.cast::<f32>(), elements))
         };
+        GIVEN.set(Some(call.inputs[0].device));
         let (shape, x) = read(0);
         assert!(!x.contains(&13.0), "thirteen");
         if x.contains(&14.0) {
@@ -151,7 +160,8 @@ fn backend() -> ForeignBackend {
 }
 
 fn options() -> LoadOptions {
-    LoadOptions { threads: 3, shapes: BTreeMap::from([("x".into(), vec![2, 3])]), ..LoadOptions::default() }
+    let shapes = BTreeMap::from([("x".into(), vec![2, 3])]);
+    LoadOptions { threads: 3, shapes, states: vec!["state".into()], ..LoadOptions::default() }
 }
 
 fn load(path: &str) -> Result<Arc<dyn relevo_core::policy::Model>, Error> {
@@ -161,7 +171,7 @@ fn load(path: &str) -> Result<Arc<dyn relevo_core::policy::Model>, Error> {
 /// A forward pass on two rows of `x`, which asks for the second output, then the first.
 fn forward(session: &mut dyn Session, x: f32, outputs: &mut [Tensor]) -> Result<(), Error> {
     let (x, state) = ([x, 1.0, 2.0, 3.0], [10.0_f32, 20.0, 30.0, 40.0]);
-    let view = |values| TensorView { dtype: OwnDType::Float32, shape: &[2, 2], bytes: as_bytes(values) };
+    let view = |values| TensorView { dtype: OwnDType::Float32, shape: &[2, 2], bytes: as_bytes(values), device: None };
     session.forward(&[view(&x), view(&state)], &[1, 0], outputs)
 }
 
@@ -182,6 +192,7 @@ fn a_model_comes_across_whole() {
     assert_eq!(model.outputs()[0].shape, [Dim::Dynamic(String::new()), Dim::Fixed(2)]);
     assert_eq!(model.facts().random_ops, ["dice"]);
     assert_eq!(model.facts().notes, ["one", "two"]);
+    assert_eq!(model.facts().declared, "{}");
     assert_eq!(model.facts().batch, Some(Batch::Dynamic { reason: "it adds".into() }));
     assert_eq!(model.states()[0].initial, as_bytes(&[1.0_f32, 1.0]));
 
@@ -198,6 +209,56 @@ fn a_model_comes_across_whole() {
     forward(&mut *session, 5.0, &mut outputs).unwrap();
     assert_eq!(outputs[1].values::<f32>(), [8.0, 4.0, 5.0, 6.0]);
     assert_eq!(outputs[1].bytes().as_ptr(), address);
+}
+
+#[test]
+fn an_older_description_ends_earlier() {
+    let empty = Slice::new(&[]);
+    let whole = relevo_abi::Description {
+        size: relevo_abi::Description::LEAST_SIZE,
+        inputs: Slice::new(&[]),
+        outputs: Slice::new(&[]),
+        states: Slice::new(&[]),
+        producer: Text::of("a test"),
+        sha256: Text::of("0"),
+        random_ops: empty,
+        notes: empty,
+        batch: 1,
+        batch_reason: Text::of("it adds"),
+        input_device: THERE,
+        declared: Text::of("what lies behind it"),
+    };
+    // SAFETY: it is longer than it says.
+    let read = unsafe { relevo_abi::Description::read(&raw const whole, whole.size) };
+    // SAFETY: its texts are alive.
+    let texts = unsafe { (read.batch_reason.text(), read.declared.text()) };
+    assert_eq!(texts, ("it adds".into(), String::new()));
+}
+
+#[test]
+fn an_input_on_the_model_s_device_is_read_there() {
+    let model = load("one.adder").unwrap();
+    assert_eq!(model.device(), THERE);
+    let mut session = model.session().unwrap();
+    // The session panics when it sees thirteen.
+    let (poison, there, state) = ([13.0_f32; 4], [0.0_f32, 1.0, 2.0, 3.0], [10.0_f32; 4]);
+    let bytes = as_bytes(&there);
+    // SAFETY: the bytes are there for the whole test.
+    let memory = |device: DeviceId| Some(unsafe { DeviceMemory::new(device, bytes.as_ptr(), bytes.len()) });
+    let mut sum = |bytes, device| {
+        let view = |bytes, device| TensorView { dtype: OwnDType::Float32, shape: &[2, 2], bytes, device };
+        let mut outputs = empty();
+        session.forward(&[view(bytes, device), view(as_bytes(&state), None)], &[1, 0], &mut outputs)?;
+        Ok((GIVEN.get(), outputs[1].values::<f32>().to_vec()))
+    };
+    let added = vec![3.0, 4.0, 5.0, 6.0];
+    assert_eq!(sum(as_bytes(&poison), memory(THERE)), Ok((Some(THERE), added.clone())));
+    assert_eq!(sum(&[], memory(THERE)), Ok((Some(THERE), added.clone())));
+    assert_eq!(sum(&[], memory(DeviceId::CPU)), Ok((Some(DeviceId::CPU), added.clone())));
+    // Another device is not the model's: the values are taken from the CPU's memory, where they must be.
+    assert_eq!(sum(as_bytes(&there), memory(DeviceId::cuda(0))), Ok((Some(DeviceId::CPU), added)));
+    let refused: Result<_, Error> = sum(&[], memory(DeviceId::cuda(0)));
+    assert!(matches!(refused, Err(Error::Contract(reason)) if reason.contains("0 bytes") && reason.contains("cuda:1")));
 }
 
 #[test]

@@ -6,7 +6,10 @@ mod common;
 
 use common::made::{Made, spec, tensor};
 use relevo_core::{
-    policy::{Contract, Head, HeadKind, HeadRequest, HeadRows, HeadScratch, PolicyOptions, random::Stream},
+    policy::{
+        Contract, Head, HeadError, HeadKind, HeadRequest, HeadRows, HeadScratch, OutputRole, PolicyOptions,
+        random::Stream,
+    },
     spec::{DType, TensorSpec},
     tensor::Tensor,
 };
@@ -137,17 +140,102 @@ fn logits_of_rank_three_are_branches() {
 
 #[test]
 fn what_no_head_reads_is_named() {
-    let contract = giving(&[("actions", &[-1, 2]), ("mu", &[-1, 2]), ("loc", &[-1, 2]), ("std", &[-1, 2])]);
+    let contract = giving(&[("actions", &[-1, 2]), ("mu", &[-1, 2]), ("loc", &[-1, 2])]);
     assert_eq!(head(&contract).unused_actions(&contract), ["mu", "loc"]);
     let keep = PolicyOptions { keep_outputs: true, ..PolicyOptions::default() };
     assert_eq!(Head::new(&keep, &contract, false).unwrap().unused_actions(&contract), ["mu", "loc"]);
-    assert_eq!(
-        contract.notes(),
-        ["`std` is left out: a standard deviation is not read; export its logarithm as log_std"]
-    );
     let contract = giving(&[("move_logits", &[-1, 3]), ("jump_logits", &[-1, 2])]);
     let raw = Head::new(&PolicyOptions::with_head(HeadKind::Raw), &contract, false).unwrap();
     assert_eq!(raw.unused_actions(&contract), ["jump_logits"]);
+}
+
+/// A contract of outputs that give these rows for every observation.
+fn giving_rows(outputs: &[(&'static str, &'static [f32])]) -> Contract {
+    let specs = outputs.iter().map(|(name, row)| float(name, &[-1, row.len() as i64])).collect();
+    let rows: Vec<_> = outputs.iter().map(|(_, row)| *row).collect();
+    let model = Made::new(vec![float("obs", &[-1, 2])], specs, move |inputs| {
+        let count = inputs[0].shape[0];
+        Ok(rows.iter().map(|row| tensor(&[count, row.len()], |at| row[at % row.len()])).collect())
+    });
+    model.contract(&[]).unwrap()
+}
+
+#[test]
+fn probabilities_are_drawn_from_as_they_are() {
+    const SHARES: [f32; 3] = [0.7, 0.0, 0.3];
+    for name in ["probs", "action_probs", "policy/probabilities:0"] {
+        let contract = giving_rows(&[(name, &SHARES)]);
+        assert_eq!(contract.outputs[0].role, OutputRole::Probabilities, "{name}");
+        let head = head(&contract);
+        assert_eq!(head.describe(), "categorical");
+        let (actions, log_probs) = run(&head, &[tensor(&[ROWS, 3], |at| SHARES[at % 3])], None, false);
+        let actions: Vec<i64> = bytemuck::cast_slice(&actions).to_vec();
+        assert!(actions.contains(&0) && actions.contains(&2) && !actions.contains(&1), "{actions:?}");
+        for (action, log_prob) in actions.iter().zip(log_probs) {
+            assert!((SHARES[*action as usize].ln() - log_prob).abs() < 1e-6);
+        }
+        // What a mask leaves is all there is.
+        let mask: Vec<u8> = [0, 1, 1].repeat(ROWS);
+        let (_, log_probs) = run(&head, &[tensor(&[ROWS, 3], |at| SHARES[at % 3])], Some(&mask), false);
+        assert_eq!(log_probs, [0.0; ROWS]);
+    }
+    // Each choice of its own: no distribution.
+    let contract = giving_rows(&[("probs", &[0.7, 0.9, 0.3])]);
+    assert_eq!(contract.outputs[0].role, OutputRole::Action);
+}
+
+#[test]
+fn log_probabilities_of_all_choices_are_logits() {
+    let contract = giving(&[("log_probs", &[-1, 3]), ("value", &[-1, 1])]);
+    assert_eq!(contract.outputs[0].role, OutputRole::Logits);
+    let contract = giving(&[("logits", &[-1, 3]), ("log_probs", &[-1, 3])]);
+    assert_eq!(contract.outputs[1].role, OutputRole::LogProb);
+}
+
+#[test]
+fn probabilities_below_zero_are_told() {
+    let head = head(&giving_rows(&[("probs", &[0.5, 0.5])]));
+    let mut actions = [0_u8; 8];
+    let mut log_probs = [0.0];
+    let request = HeadRequest { seed: 7, streams: &[Stream { actor: 0, draw: 3 }], deterministic: None, mask: None };
+    let rows = HeadRows {
+        actions: std::iter::once(&mut actions[..]).collect(),
+        log_probs: Some(&mut log_probs),
+        values: None,
+    };
+    let numbers = tensor(&[1, 2], |at| [-0.5, 1.5][at]);
+    let error = head.run(&[numbers], &request, rows, &mut HeadScratch::default()).unwrap_err();
+    assert_eq!(error, HeadError::Row { row: 0, what: "gave a probability below zero, or NaN, for".into() });
+}
+
+#[test]
+fn a_standard_deviation_is_read_as_its_logarithm_would_be() {
+    let of = |name| head(&giving(&[("mu", &[-1, 3]), (name, &[-1, 3])]));
+    let deviation = |at: usize| (at % 5) as f32 / 4.0 + 0.1;
+    let outputs = |deviations: Tensor| [deviations, mixed(&[ROWS, 3])];
+    let expected = run(&of("log_std"), &outputs(tensor(&[ROWS, 3], |at| deviation(at).ln())), None, false);
+    for name in ["std", "sigma", "scale", "policy/action_std"] {
+        assert_eq!(of(name).describe(), "gaussian");
+        assert_eq!(run(&of(name), &outputs(tensor(&[ROWS, 3], deviation)), None, false), expected);
+    }
+    // Something else than a deviation of these means.
+    assert_eq!(head(&giving(&[("mu", &[-1, 3]), ("scale", &[-1, 2])])).describe(), "raw");
+}
+
+#[test]
+fn a_standard_deviation_of_zero_is_told() {
+    let head = head(&giving(&[("mu", &[-1, 2]), ("std", &[-1, 2])]));
+    let (mut actions, mut log_probs) = ([0_u8; 8], [0.0]);
+    let request = HeadRequest { seed: 7, streams: &[Stream { actor: 0, draw: 3 }], deterministic: None, mask: None };
+    let rows = HeadRows {
+        actions: std::iter::once(&mut actions[..]).collect(),
+        log_probs: Some(&mut log_probs),
+        values: None,
+    };
+    let outputs = [tensor(&[1, 2], |at| at as f32), tensor(&[1, 2], |_| 0.5)];
+    let error = head.run(&outputs, &request, rows, &mut HeadScratch::default()).unwrap_err();
+    let what = "gave a standard deviation that is not a number above zero to".into();
+    assert_eq!(error, HeadError::Row { row: 0, what });
 }
 
 #[test]

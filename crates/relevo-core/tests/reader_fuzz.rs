@@ -141,7 +141,9 @@ fn recorded(compression: Compression, closed: bool) -> ([Vec<u8>; 2], Vec<Episod
     let mut writer = RunWriter::create(folder.path(), &info, options).unwrap();
     let all: Vec<_> = (0..6).map(|number| episode(number, 1 + number as usize % 3, number != 4)).collect();
     for pair in all.chunks(2) {
-        pair.iter().for_each(|one| writer.push(Piece::whole(Arc::new(one.clone()), 0, 0)).unwrap());
+        for one in pair {
+            writer.push(Piece::whole(Arc::new(one.clone()), 0, 0)).unwrap();
+        }
         writer.flush().unwrap();
     }
     if closed {
@@ -186,7 +188,9 @@ fn reader_fuzz() {
             let (whole, episodes) = source.get(&sources);
             let mut written = whole.clone();
             for (file, edits) in written.iter_mut().zip([&of_segment, &of_index]) {
-                edits.iter().for_each(|edit| edit.apply(file));
+                for edit in edits {
+                    edit.apply(file);
+                }
             }
             for (path, bytes) in files(folder.path()).iter().zip(&written) {
                 fs::write(path, bytes).unwrap();

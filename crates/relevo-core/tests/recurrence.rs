@@ -11,7 +11,7 @@ use common::made::{Layout, Made, remembering, spec, tensor};
 use proptest::prelude::*;
 use relevo_core::{
     Error, Result,
-    policy::{Batch, Contract, InputRole, Model, ModelFacts, OutputRole, Session, StateLink},
+    policy::{Batch, Contract, InputRole, MemorySpec, Model, ModelFacts, NextValue, OutputRole, Session, StateLink},
     runtime::{ActOptions, FinalObservations},
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, TensorView},
@@ -58,6 +58,57 @@ fn fading(states: &[(&str, &str)], shape: &[i64], axis: usize) -> Made {
         let action = tensor(&[rows, 1], |row| observations[row * 2] + sum(row));
         Ok(std::iter::once(action).chain(inputs[1..].iter().map(faded)).collect())
     })
+}
+
+/// A model `forward(obs, NAME, MASK) -> (action, next)` whose state, of the shape `[batch, 4]`, is multiplied by the mask.
+fn masked(mask: &str, width: i64) -> Made {
+    let inputs = vec![float("obs", &[-1, 2]), float("rnn_hxs", &[-1, 4]), float(mask, &[-1, width])];
+    let outputs = vec![float("action", &[-1, 1]), float("17", &[-1, 4])];
+    Made::new(inputs, outputs, |inputs| {
+        let rows = inputs[0].shape[0];
+        let [observations, state, masks] = [0, 1, 2].map(|at| bytemuck::cast_slice::<u8, f32>(inputs[at].bytes));
+        let mask = |row: usize| masks[row * (masks.len() / rows)];
+        let next = |at: usize| state[at] * mask(at / 4) * 0.5 + observations[at / 4 * 2];
+        Ok(vec![tensor(&[rows, 1], |row| next(row * 4)), tensor(&[rows, 4], next)])
+    })
+}
+
+#[test]
+fn a_number_beside_states_tells_whether_the_episode_goes_on() {
+    for (name, role) in [
+        ("masks", InputRole::EpisodeMask),
+        ("not_done", InputRole::EpisodeMask),
+        ("episode_starts", InputRole::EpisodeStart),
+        ("dones", InputRole::EpisodeStart),
+        ("action_masks", InputRole::ActionMask),
+        ("speed", InputRole::Observation),
+    ] {
+        let contract = masked(name, 1).contract(&[]).unwrap();
+        assert_eq!(pairs(&contract), [("rnn_hxs", "17", 0)], "{name}");
+        assert_eq!(contract.inputs[2].role, role, "{name}");
+        // The user's word comes first.
+        let told = masked(name, 1).contract(&[(name, "episode_mask")]).unwrap();
+        assert_eq!(told.inputs[2].role, InputRole::EpisodeMask);
+    }
+    // Several numbers speak of actions.
+    assert_eq!(masked("masks", 3).contract(&[]).unwrap().inputs[2].role, InputRole::ActionMask);
+    // Without memory there is nothing to begin anew.
+    let mut plain = masked("masks", 1);
+    plain.inputs[1].name = "depth".into();
+    let contract = plain.contract(&[("depth", "observation")]).unwrap();
+    assert_eq!(contract.inputs[2].role, InputRole::ActionMask);
+}
+
+#[test]
+fn what_no_output_gives_is_remembered_like_a_state() {
+    for (name, first, next) in [("masks", 0.0_f32, true), ("dones", 1.0, false)] {
+        let memory = MemorySpec::new(&masked(name, 1).contract(&[]).unwrap()).unwrap();
+        let mask = &memory.states[1];
+        assert_eq!((mask.input, mask.next), (2, NextValue::Always(next)));
+        let mut rows = [7.0_f32; 2];
+        mask.write_row(bytemuck::cast_slice_mut(&mut rows), 2, 1, &[]);
+        assert_eq!(rows.map(f32::to_bits), [7.0, first].map(f32::to_bits));
+    }
 }
 
 #[test]

@@ -16,6 +16,8 @@ use relevo_core::{
     Error,
     policy::PolicySlot,
     runtime::{ActOptions, ActorGroup, Agent, Batching, FinalObservations, Recording},
+    spec::DType,
+    tensor::Tensor,
 };
 use uuid::Uuid;
 
@@ -309,8 +311,9 @@ fn an_update_keeps_memories_and_refuses_other_states() {
     model.inputs.truncate(2);
     model.outputs.remove(1);
     model.run = Arc::new(move |inputs| {
-        let steps = relevo_core::tensor::Tensor::zeros(relevo_core::spec::DType::Int64, &inputs[0].shape[..1]);
-        let mut outputs = whole(&[inputs[0], inputs[1], steps.view()])?;
+        let zeros = |dtype| Tensor::zeros(dtype, &inputs[0].shape[..1]);
+        let (steps, masks) = (zeros(DType::Int64), zeros(DType::Float32));
+        let mut outputs = whole(&[inputs[0], inputs[1], steps.view(), masks.view()])?;
         outputs.remove(1);
         Ok(outputs)
     });

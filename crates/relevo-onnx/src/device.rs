@@ -4,7 +4,9 @@
 
 use std::{
     ffi::{CStr, c_char},
-    fmt, ptr,
+    fmt,
+    path::Path,
+    ptr,
 };
 
 use ort::{
@@ -55,6 +57,9 @@ impl Device {
     pub(crate) fn missing(self, library: &Library) -> Option<String> {
         let (provider, remedy) = match self {
             Self::Cpu => return None,
+            Self::Cuda(_) if !has_driver() => {
+                (CUDA::NAME, "NVIDIA's driver is not here either, without which no GPU of theirs can be used")
+            }
             Self::Cuda(_) => {
                 (CUDA::NAME, "install `onnxruntime-gpu` in place of `onnxruntime` (`pip install \"relevo[onnx-gpu]\"`)")
             }
@@ -97,6 +102,14 @@ impl fmt::Display for Device {
             Self::CoreMl => formatter.write_str("coreml"),
         }
     }
+}
+
+/// Whether NVIDIA's driver is here: where it is missing, nothing that can be installed for Python helps.
+fn has_driver() -> bool {
+    let program = if cfg!(windows) { "nvidia-smi.exe" } else { "nvidia-smi" };
+    let on_path =
+        |paths: std::ffi::OsString| std::env::split_paths(&paths).any(|folder| folder.join(program).is_file());
+    Path::new("/proc/driver/nvidia/version").exists() || std::env::var_os("PATH").is_some_and(on_path)
 }
 
 /// Names of the execution providers that were compiled into the library.

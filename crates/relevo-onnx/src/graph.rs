@@ -4,9 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 
 use ort::sys::ONNXTensorElementDataType;
 use prost::Message;
-use relevo_core::spec::{DType, Dim, TensorSpec};
+use relevo_core::{
+    policy::names_next_value,
+    spec::{DType, Dim, TensorSpec},
+};
 
 use crate::{
+    beside::known_name,
     mixing::{self, Meeting},
     proto::{AttributeProto, DimProto, GraphProto, InitializerProto, ModelProto, NodeProto, ValueInfoProto},
     widths::{self, Told},
@@ -15,6 +19,11 @@ use crate::{
 /// Operators that draw random numbers, and take an attribute `seed`.
 pub(crate) const RANDOM_OPS: [&str; 6] =
     ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
+
+/// The element type of texts in ONNX files.
+const STRING: i32 = 8;
+/// The key under which `relevo.export` writes what it knows of a policy.
+const DECLARED: &str = "relevo.json";
 
 /// Operators that take a way, or go on, by a number.
 const STEERING_OPS: [&str; 2] = ["If", "Loop"];
@@ -38,12 +47,16 @@ const ELEMENT_TYPES: [(ONNXTensorElementDataType, DType); 12] = [
 /// What a file declares of itself.
 #[derive(Debug)]
 pub(crate) struct Declaration {
-    /// Inputs that a caller must give: those without a default value.
+    /// Inputs that a caller must give: those without a default value, and memory, which may begin with one.
     pub(crate) inputs: Vec<TensorSpec>,
-    /// Outputs, in the file's order.
+    /// Outputs, in the file's order; what is no tensor of numbers is left out where others are.
     pub(crate) outputs: Vec<TensorSpec>,
+    /// What a user may miss of it, in sentences.
+    pub(crate) notes: Vec<String>,
     /// The tool that wrote the file, with its version.
     pub(crate) producer: String,
+    /// What `relevo.export` wrote into it.
+    pub(crate) declared: String,
     /// Random operators inside, subgraphs and functions included, each once.
     pub(crate) random_ops: Vec<String>,
     /// Why made-up inputs cannot show that the graph keeps the rows of a batch apart.
@@ -66,6 +79,9 @@ impl Declaration {
         if bytes.is_empty() {
             return Err("the file is empty; export the model again".into());
         }
+        if let Some(other) = other_format(bytes) {
+            return Err(other.into());
+        }
         let model = ModelProto::decode(bytes).map_err(|error| {
             format!("it is not an ONNX file, or is cut short ({error}); copy the file or export the model again")
         })?;
@@ -76,38 +92,73 @@ impl Declaration {
         model.functions.iter().for_each(|function| collect_random_ops(&function.nodes, &mut random_ops));
         let batch_obstacle = if let Some(op) = random_ops.first() {
             Some(format!("it draws random numbers ({op}), so no two runs can be compared"))
-        } else if let Some(node) =
-            graph.nodes.iter().find(|node| node.attributes.iter().any(AttributeProto::holds_graph))
-        {
-            Some(format!("it holds control flow ({}), which decides for all rows at once", node.op_type))
         } else {
-            (!model.functions.is_empty()).then(|| "it holds functions of its own, which cannot be looked into".into())
+            let mut nodes = graph.nodes.iter();
+            let node = nodes.find(|node| node.attributes.iter().any(AttributeProto::holds_graph));
+            node.map(|node| format!("it holds control flow ({}), which decides for all rows at once", node.op_type))
         };
+        let mut tensors = Vec::new();
+        graph.tensors(&mut tensors);
+        model.functions.iter().for_each(|function| tensors_of(&function.nodes, &mut tensors));
         let defaults = graph.initializer_names();
-        let given = graph.inputs.iter().map(|input| input.name.as_str()).filter(|name| !defaults.contains(name));
+        let given = graph.inputs.iter().filter(|input| !defaults.contains(&*input.name) || graph.is_memory(input));
         let in_function = || {
             let nodes = model.functions.iter().flat_map(|function| &function.nodes);
             nodes.map(|node| &*node.op_type).find(|op| STEERING_OPS.contains(op))
         };
-        let steered = graph.steered(&mut given.collect()).or_else(in_function).map(str::to_owned);
-        let inputs = graph
-            .inputs
-            .iter()
-            .filter(|input| !defaults.contains(input.name.as_str()))
-            .map(|input| input.spec("input"))
-            .collect::<Result<Vec<_>, _>>()?;
+        let names = given.clone().map(|input| input.name.as_str());
+        let steered = graph.steered(&mut names.collect()).or_else(in_function).map(str::to_owned);
+        let inputs = given.map(|input| input.spec("input")).collect::<Result<Vec<_>, _>>()?;
+        let is_numbers = |output: &&ValueInfoProto| output.is_no_numbers().is_none();
+        let has_numbers = graph.outputs.iter().any(|output| is_numbers(&output));
+        let outputs = graph.outputs.iter().filter(|output| !has_numbers || is_numbers(output));
+        let outputs = outputs.map(|output| output.spec("output")).collect::<Result<_, _>>()?;
+        let left_out = graph.outputs.iter().filter_map(|output| Some((&output.name, output.is_no_numbers()?)));
+        let notes = left_out.map(|(name, what)| format!("the output `{name}` is left out: it is {what}")).collect();
         Ok(Self {
             loops: has_loop(&graph.nodes) || model.functions.iter().any(|function| has_loop(&function.nodes)),
             meetings: mixing::meetings(&graph, &inputs),
             widths: widths::told(&graph, &inputs),
             inputs,
-            outputs: graph.outputs.iter().map(|output| output.spec("output")).collect::<Result<_, _>>()?,
+            outputs,
+            notes,
+            declared: model
+                .metadata
+                .iter()
+                .find(|entry| entry.key == DECLARED)
+                .map(|entry| entry.value.clone())
+                .unwrap_or_default(),
             producer: format!("{} {}", model.producer_name, model.producer_version).trim().into(),
             random_ops,
             batch_obstacle,
             steered,
-            weight_files: graph.weight_files(),
+            weight_files: weight_files(&tensors),
         })
+    }
+}
+
+/// What a file is that begins like one of another format that people keep policies in, and what to do with it.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    let holds = |name: &[u8]| bytes.windows(name.len()).any(|window| window == name);
+    match bytes {
+        [b'P', b'K', 3, 4, ..] if holds(b"/code/") && holds(b"/data.pkl") => {
+            Some("it is a TorchScript archive, not an ONNX file; name it .pt, so that relevo[torch] loads it")
+        }
+        [b'P', b'K', 3, 4, ..] if holds(b"/data.pkl") => Some(
+            "it was written by torch.save, so it is a pickle, which is not read; export the module by relevo.export.to_onnx",
+        ),
+        [b'P', b'K', 3, 4, ..] => Some(
+            "it is a zip archive, not an ONNX file; a model of Stable-Baselines3 is loaded by its own class, such as PPO.load, \
+             and exported by relevo.export.to_onnx",
+        ),
+        [0x80, 2..=5, ..] => Some(
+            "it is a pickle, which may run any code when it is read, and is not read; export the model by \
+             relevo.export.to_onnx",
+        ),
+        [0x89, b'H', b'D', b'F', ..] => {
+            Some("it is an HDF5 file, as Keras writes them, not an ONNX file; export the model by tf2onnx")
+        }
+        _ => None,
     }
 }
 
@@ -128,19 +179,20 @@ impl GraphProto {
         self.initializers.iter().chain(sparse).map(|initializer| initializer.name.as_str()).collect()
     }
 
-    fn weight_files(&self) -> BTreeMap<String, u64> {
-        let mut files = BTreeMap::new();
-        for initializer in &self.initializers {
-            let entry =
-                |key| initializer.external_data.iter().find(|entry| entry.key == key).map(|entry| &*entry.value);
-            let number = |key| entry(key).and_then(|value| value.parse().ok()).unwrap_or(0_u64);
-            if let Some(location) = entry("location") {
-                let end = number("offset").saturating_add(number("length"));
-                let known = files.entry(location.to_owned()).or_insert(end);
-                *known = end.max(*known);
-            }
-        }
-        files
+    /// Whether an input with a default value is memory: an output of its shape is called its next value.
+    fn is_memory(&self, input: &ValueInfoProto) -> bool {
+        let Ok(state) = input.spec("input") else { return false };
+        let is_next = |output: &ValueInfoProto| {
+            names_next_value(&input.name, &output.name)
+                && output.spec("output").is_ok_and(|next| may_be_next(&state, &next))
+        };
+        self.outputs.iter().any(is_next)
+    }
+
+    /// All tensors in it, and in graphs inside it.
+    fn tensors<'a>(&'a self, found: &mut Vec<&'a InitializerProto>) {
+        found.extend(&self.initializers);
+        tensors_of(&self.nodes, found);
     }
 
     /// Fails where nothing in the graph makes a declared output.
@@ -213,6 +265,40 @@ impl AttributeProto {
     }
 }
 
+/// Whether an output may be a state's next value by what both are declared as: rows of one type and shape.
+pub(crate) fn may_be_next(state: &TensorSpec, next: &TensorSpec) -> bool {
+    let alike = |(one, other): (&Dim, &Dim)| match (one, other) {
+        (Dim::Fixed(one), Dim::Fixed(other)) => one == other,
+        _ => true,
+    };
+    state.dtype == next.dtype
+        && state.shape.len() == next.shape.len()
+        && state.shape.len() > 1
+        && state.shape.iter().any(|dim| matches!(dim, Dim::Dynamic(_) | Dim::Fixed(1)))
+        && state.shape.iter().zip(&next.shape).all(alike)
+}
+
+fn tensors_of<'a>(nodes: &'a [NodeProto], found: &mut Vec<&'a InitializerProto>) {
+    for attribute in nodes.iter().flat_map(|node| &node.attributes) {
+        found.extend(&attribute.tensor);
+        attribute.graph.iter().chain(&attribute.graphs).for_each(|graph| graph.tensors(found));
+    }
+}
+
+/// The files that hold numbers of these tensors, each with the bytes that it must have at least.
+fn weight_files(tensors: &[&InitializerProto]) -> BTreeMap<String, u64> {
+    let mut files = BTreeMap::new();
+    for tensor in tensors.iter().filter(|tensor| tensor.data_location == 1) {
+        let entry = |key| tensor.external_data.iter().find(|entry| entry.key == key).map(|entry| &*entry.value);
+        let number = |key| entry(key).and_then(|value| value.parse().ok()).unwrap_or(0_u64);
+        let end = number("offset").saturating_add(number("length"));
+        let name = known_name(entry("location").unwrap_or_default());
+        let known = files.entry(name.to_owned()).or_insert(end);
+        *known = end.max(*known);
+    }
+    files
+}
+
 fn has_loop(nodes: &[NodeProto]) -> bool {
     let inside = |node: &NodeProto| {
         let mut graphs = node.attributes.iter().flat_map(|attribute| attribute.graph.iter().chain(&attribute.graphs));
@@ -251,6 +337,15 @@ impl ValueInfoProto {
         let dims = tensor.shape.iter().flat_map(|shape| &shape.dims);
         Ok(TensorSpec { name: name.clone(), dtype, shape: dims.map(DimProto::dim).collect() })
     }
+
+    /// What the value is, where no tensor of numbers can hold it.
+    fn is_no_numbers(&self) -> Option<&'static str> {
+        match self.kind.as_ref().map(|kind| kind.tensor.as_ref()) {
+            Some(Some(tensor)) => (tensor.element_type == STRING).then_some("texts"),
+            Some(None) => Some("no tensor, but a sequence or a map"),
+            None => None,
+        }
+    }
 }
 
 /// A word for the commonest element types that are refused.
@@ -279,7 +374,7 @@ impl DimProto {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{FunctionProto, ShapeProto, TensorTypeProto, TypeProto};
+    use crate::proto::{EntryProto, FunctionProto, ShapeProto, TensorTypeProto, TypeProto};
 
     fn node(op_type: &str, outputs: &[&str], attributes: Vec<AttributeProto>) -> NodeProto {
         let outputs = outputs.iter().map(ToString::to_string).collect();
@@ -298,9 +393,10 @@ mod tests {
 
     fn read(graph: GraphProto, functions: Vec<FunctionProto>) -> Result<Declaration, String> {
         let (producer_name, producer_version) = ("tool".into(), String::new());
-        Declaration::read(
-            &ModelProto { producer_name, producer_version, graph: Some(graph), functions }.encode_to_vec(),
-        )
+        let entry = EntryProto { key: DECLARED.into(), value: "{}".into() };
+        let metadata = vec![EntryProto::default(), entry];
+        let model = ModelProto { producer_name, producer_version, graph: Some(graph), functions, metadata };
+        Declaration::read(&model.encode_to_vec())
     }
 
     #[test]
@@ -316,7 +412,7 @@ mod tests {
         let names = |specs: &[TensorSpec]| specs.iter().map(|spec| spec.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&declaration.inputs), ["x"]);
         assert_eq!(names(&declaration.outputs), ["y", "w"]);
-        assert_eq!(declaration.producer, "tool");
+        assert_eq!((&*declaration.producer, &*declaration.declared), ("tool", "{}"));
         let shape = [Dim::Dynamic("batch".into()), Dim::Dynamic(String::new()), Dim::Fixed(3)];
         assert_eq!(declaration.inputs[0].shape, shape);
     }

@@ -2,13 +2,15 @@
 //!
 //! ONNX Runtime itself is a shared library that is found and loaded when the first model is (`library`); nothing of it
 //! is linked in. Read on with `graph` (what a file declares), `model` (loading), `session` (one forward pass); then
-//! `weights` (NaN in them), `fixed_batch` (a batch of 1 made any), `mixing` (rows that meet) and `noise` (random operators), all on the file's bytes (`wire`).
+//! `inline` (functions written out), `beside` and `weights` (files with weights, NaN in them), `fixed_batch` (a batch of 1 made any), `mixing` (rows that meet) and `noise` (random operators), all on the file's bytes (`wire`).
 
 mod agreement;
+mod beside;
 mod device;
 mod endless;
 mod fixed_batch;
 mod graph;
+mod inline;
 mod library;
 mod message;
 mod mixing;

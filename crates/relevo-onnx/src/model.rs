@@ -8,27 +8,34 @@ use std::{
     time::Instant,
 };
 
-use ort::{logging::LogLevel, session::builder::GraphOptimizationLevel, value::ValueType};
+use ort::{
+    logging::LogLevel,
+    session::builder::GraphOptimizationLevel,
+    value::{TensorElementType, ValueType},
+};
 use parking_lot::Mutex;
 use relevo_core::{
     error::{Error, Result},
-    policy::{Batch, Model, ModelFacts, ModelSource, Session, check_rows},
+    policy::{Batch, Model, ModelFacts, ModelSource, Session, StateLink, check_rows, names_next_value},
     spec::{Dim, TensorSpec},
+    tensor::DeviceId,
 };
 use sha2::{Digest, Sha256};
 
 use crate::{
     agreement,
+    beside::Beside,
     device::Device,
     endless,
     fixed_batch::{self, Original, Outcome},
-    graph::{Declaration, dtype},
+    graph::{Declaration, dtype, may_be_next},
+    inline,
     library::Library,
     message::readable,
     mixing,
     noise::Noise,
     open_shapes,
-    session::OnnxSession,
+    session::{self, OnnxSession},
     weights::{self, Suspect},
     widths,
 };
@@ -47,6 +54,14 @@ pub(crate) struct Signature {
     pub(crate) outputs: Vec<TensorSpec>,
 }
 
+impl Signature {
+    /// Which outputs are an input handed on, with no node between.
+    pub(crate) fn passed(&self) -> Vec<bool> {
+        let is_input = |name: &str| self.inputs.iter().any(|input| input.name == name);
+        self.outputs.iter().map(|output| is_input(&output.name)).collect()
+    }
+}
+
 /// How sessions are made of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workshop {
@@ -60,12 +75,17 @@ pub(crate) struct Workshop {
 
 /// An ONNX file in memory, from which sessions are made.
 ///
-/// The file's bytes are held once and every session is built from them, so later changes of the file on disk do not matter.
+/// The file's bytes are held once, and so are those of files with weights beside it. Every session is built from them, so later
+/// changes of the files on disk do not matter.
 /// ONNX Runtime copies the weights into each session: N sessions hold the weights N times, beside the bytes here.
 pub(crate) struct OnnxModel {
     signature: Arc<Signature>,
     facts: ModelFacts,
+    /// Memory that begins with a default value of its input.
+    states: Vec<StateLink>,
     bytes: Vec<u8>,
+    /// Weights that `bytes` names and does not hold.
+    beside: Beside,
     /// Where the graph draws random numbers: the seeds in `bytes`.
     noise: Option<Noise>,
     workshop: Workshop,
@@ -82,16 +102,19 @@ impl OnnxModel {
     ) -> Result<Self> {
         let path = source.path;
         let fault = |reason: String| Error::model_load(path, reason);
-        let mut bytes = match source.bytes {
+        let bytes = match source.bytes {
             Some(bytes) => bytes.to_vec(),
             None => std::fs::read(path).map_err(|error| {
                 Error::model_load(path, format!("{error}; check that the path names a readable ONNX file"))
             })?,
         };
-        let declaration = Declaration::read(&bytes).map_err(fault)?;
-        check_weight_files(source, &declaration).map_err(fault)?;
-        let suspects = weights::suspects(&bytes, &folder(path)).map_err(fault)?;
-        let sha256 = format!("{:x}", Sha256::digest(&bytes));
+        let mut hash = Sha256::new_with_prefix(&bytes);
+        let (mut bytes, declaration, hidden) = looked_into(bytes).map_err(fault)?;
+        let beside = Beside::read(source, &declaration.weight_files).map_err(fault)?;
+        let suspects = weights::suspects(&bytes, &beside).map_err(fault)?;
+        beside.files().for_each(|(_, contents)| hash.update(contents));
+        let sha256 = format!("{:x}", hash.finalize());
+        bytes = beside.written_into(bytes).map_err(fault)?;
         let mut noise = None;
         if !declaration.random_ops.is_empty() {
             let (seeded, seeds) = Noise::new(&bytes).map_err(fault)?;
@@ -101,24 +124,29 @@ impl OnnxModel {
             mut inputs,
             mut outputs,
             producer,
+            declared,
             random_ops,
             batch_obstacle,
             steered,
             meetings,
             loops,
             widths,
+            mut notes,
             ..
         } = declaration;
-        let mut notes = open_shapes::fill(&mut inputs, shapes)?;
+        notes.extend(open_shapes::fill(&mut inputs, shapes)?);
+        let states = states(&bytes, &beside, &inputs, &outputs, &mut notes).map_err(fault)?;
         let open = inputs.clone();
         let told = widths::fill(&mut inputs, &widths);
         check_rows(path, &inputs, &outputs)?;
-        let session = workshop.session(path, &of_session(&bytes, noise.as_ref()))?;
-        for (spec, outlet) in outputs.iter_mut().zip(session.outputs()) {
-            correct_shape(spec, outlet.dtype());
+        let session = workshop.session(path, &of_session(&bytes, noise.as_ref()), &beside)?;
+        for spec in &mut outputs {
+            if let Some(outlet) = session.outputs().iter().find(|outlet| outlet.name() == spec.name) {
+                correct_shape(spec, outlet.dtype());
+            }
         }
         let mut signature = Arc::new(Signature { path: path.into(), inputs, outputs });
-        let mut first = OnnxSession::new(session, Arc::clone(&signature))?;
+        let mut first = OnnxSession::new(session, workshop.device, Arc::clone(&signature))?;
         if loops {
             endless::check(&mut first, &signature.inputs).map_err(fault)?;
         }
@@ -129,8 +157,8 @@ impl OnnxModel {
                 // What weights seemed to tell does not hold: the sizes are for the caller to give.
                 let outputs = signature.outputs.clone();
                 signature = Arc::new(Signature { path: path.into(), inputs: open, outputs });
-                first =
-                    OnnxSession::new(workshop.session(path, &of_session(&bytes, noise.as_ref()))?, signature.clone())?;
+                let session = workshop.session(path, &of_session(&bytes, noise.as_ref()), &beside)?;
+                first = OnnxSession::new(session, workshop.device, signature.clone())?;
             }
         }
         check_suspects(&suspects, &signature.inputs, &mut first).map_err(fault)?;
@@ -139,16 +167,16 @@ impl OnnxModel {
             bytes: &bytes,
             inputs: &signature.inputs,
             outputs: &signature.outputs,
-            obstacle: batch_obstacle,
+            obstacle: hidden.clone().or(batch_obstacle),
         };
-        let build = |bytes: &[u8]| workshop.trial(path, bytes, &signature.inputs);
+        let build = |bytes: &[u8]| workshop.trial(path, bytes, &beside, &signature.inputs);
         let batch = match fixed_batch::rewritten(&original, &mut first, &build) {
             None => {
                 let steered =
                     steered.map(|op| format!("it holds control flow ({op}) that goes by numbers of all rows at once"));
                 let compared = || mixing::reason(&bytes, &signature.inputs, &meetings, &build);
                 // Random numbers differ from run to run.
-                let mixed = steered.or_else(|| noise.is_none().then(compared).flatten());
+                let mixed = hidden.or(steered).or_else(|| noise.is_none().then(compared).flatten());
                 mixed.map(|reason| Batch::One { reason })
             }
             Some(Outcome::Kept(reason)) => {
@@ -157,15 +185,33 @@ impl OnnxModel {
             Some(Outcome::Rewritten(rewritten)) => {
                 let fixed_batch::Rewritten { bytes: edited, inputs, outputs } = *rewritten;
                 signature = Arc::new(Signature { path: path.into(), inputs, outputs });
-                first = OnnxSession::new(workshop.session(path, &edited)?, Arc::clone(&signature))?;
+                first = OnnxSession::new(
+                    workshop.session(path, &edited, &beside)?,
+                    workshop.device,
+                    Arc::clone(&signature),
+                )?;
                 bytes = edited;
                 let reason = "rewritten from a batch of 1; batches of made-up rows gave what the rows give alone";
                 Some(Batch::Dynamic { reason: reason.into() })
             }
         };
-        let facts = ModelFacts { producer, sha256, random_ops, batch, notes };
-        Ok(Self { signature, facts, bytes, noise, workshop, first: Mutex::new(Some(first)) })
+        let facts = ModelFacts { producer, sha256, random_ops, batch, notes, declared };
+        Ok(Self { signature, facts, states, bytes, beside, noise, workshop, first: Mutex::new(Some(first)) })
     }
+}
+
+/// The file with its own functions written out, what it declares, and why such functions are left that cannot be looked into.
+fn looked_into(bytes: Vec<u8>) -> std::result::Result<(Vec<u8>, Declaration, Option<String>), String> {
+    let declaration = Declaration::read(&bytes)?;
+    let written_out = inline::inlined(&bytes).and_then(|written_out| match written_out {
+        None => Ok(None),
+        Some(written_out) => Declaration::read(&written_out).map(|of_all| Some((written_out, of_all))),
+    });
+    Ok(match written_out {
+        Ok(None) => (bytes, declaration, None),
+        Ok(Some((written_out, of_all))) => (written_out, of_all, None),
+        Err(reason) => (bytes, declaration, Some(reason)),
+    })
 }
 
 /// Fails where a weight with numbers that may be meant, as minus infinity is in a mask, makes most made-up rows come out as NaN or
@@ -190,72 +236,53 @@ fn check_suspects(
     ))
 }
 
+/// Inputs with a default value, and the outputs that are called their next values.
+fn states(
+    bytes: &[u8],
+    beside: &Beside,
+    inputs: &[TensorSpec],
+    outputs: &[TensorSpec],
+    notes: &mut Vec<String>,
+) -> std::result::Result<Vec<StateLink>, String> {
+    let mut states = Vec::new();
+    for (input, state) in inputs.iter().enumerate() {
+        let Some(mut initial) = beside.initializer(bytes, &state.name)? else { continue };
+        let is_next = |next: &TensorSpec| names_next_value(&state.name, &next.name) && may_be_next(state, next);
+        let Some(output) = outputs.iter().position(is_next) else { continue };
+        if initial.len() != agreement::row_bytes(state) {
+            notes.push(format!(
+                "the state `{}` begins with zeros: its default value is not that of one row",
+                state.name
+            ));
+            initial.clear();
+        }
+        states.push(StateLink { input, output, initial });
+    }
+    Ok(states)
+}
+
 /// The file's bytes for a new session.
 fn of_session<'a>(bytes: &'a [u8], noise: Option<&Noise>) -> std::borrow::Cow<'a, [u8]> {
     noise.map_or(bytes.into(), |noise| noise.seeded(bytes).into())
 }
 
-/// Fails where a file that holds weights is missing or too short: ONNX Runtime's words for it name neither the cause nor a
-/// remedy. Names that lead out of the folder are left to it to refuse.
-fn check_weight_files(source: ModelSource<'_>, declaration: &Declaration) -> std::result::Result<(), String> {
-    let folder = folder(source.path);
-    for (name, &needed) in &declaration.weight_files {
-        let place = folder.join(name);
-        match std::fs::metadata(&place) {
-            Ok(there) if there.is_file() && there.len() >= needed => {}
-            Ok(there) if !there.is_file() => {
-                return Err(format!(
-                    "its weights lie in `{}`, which is no file; copy that file beside the model, under this name",
-                    place.display()
-                ));
-            }
-            Ok(there) => {
-                return Err(format!(
-                    "its weights lie in `{}`, which has {} bytes where {needed} are needed; copy that file again, or export \
-                     the model again",
-                    place.display(),
-                    there.len()
-                ));
-            }
-            Err(_) if source.bytes.is_some() => {
-                return Err(format!(
-                    "its weights lie in a file `{name}`, and a model in memory has no files beside it; load it from a path, or \
-                     export it with its weights inside"
-                ));
-            }
-            Err(error) => {
-                return Err(format!(
-                    "its weights lie in `{}`, which cannot be read ({error}); copy that file beside the model, under this name",
-                    place.display()
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Where files beside the model lie.
-fn folder(path: &Path) -> PathBuf {
-    std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf)).unwrap_or_default()
-}
-
 impl Workshop {
-    /// A session of ONNX Runtime for a file's bytes; `path` serves messages, and to find weights in files beside it.
-    fn session(self, path: &Path, bytes: &[u8]) -> Result<ort::session::Session> {
+    /// A session of ONNX Runtime for a file's bytes; `path` serves messages.
+    fn session(self, path: &Path, bytes: &[u8], beside: &Beside) -> Result<ort::session::Session> {
         let refused = |error: &ort::Error| {
             let reason = readable(error.message());
             Error::model_load(path, format!("ONNX Runtime refuses it: {reason}; {}", advice(&reason)))
         };
         if self.device == Device::Cpu {
-            return self.commit(path, bytes, true).map_err(|error| refused(&error));
+            return self.commit(bytes, beside, true).map_err(|error| refused(&error));
         }
-        let error = match self.commit(path, bytes, false) {
+        let error = match self.commit(bytes, beside, false) {
             Ok(session) => return Ok(session),
             Err(error) => error,
         };
         // Whose fault it is shows on the CPU.
-        Self { device: Device::Cpu, ..self }.commit(path, bytes, true).map_err(|error| refused(&error))?;
-        match self.commit(path, bytes, true) {
+        Self { device: Device::Cpu, ..self }.commit(bytes, beside, true).map_err(|error| refused(&error))?;
+        match self.commit(bytes, beside, true) {
             Ok(session) => {
                 let (device, reason) = (self.device, readable(error.message()));
                 tracing::warn!(
@@ -277,8 +304,8 @@ impl Workshop {
     }
 
     /// The same, with operators that the device lacks on the CPU or refused.
-    fn commit(self, path: &Path, bytes: &[u8], cpu_helps: bool) -> ort::Result<ort::session::Session> {
-        let builder = ort::session::Session::builder(&self.library.environment)?
+    fn commit(self, bytes: &[u8], beside: &Beside, cpu_helps: bool) -> ort::Result<ort::session::Session> {
+        let mut builder = ort::session::Session::builder(&self.library.environment)?
             .with_optimization_level(GraphOptimizationLevel::All)?
             .with_parallel_execution(false)?
             .with_intra_threads(self.threads)?
@@ -286,44 +313,46 @@ impl Workshop {
             .with_intra_op_spinning(false)?
             .with_inter_op_spinning(false)?
             // Every failure comes back as an error; beside it, ONNX Runtime would write to stderr.
-            .with_log_level(LogLevel::Fatal)?
-            .with_config_entry(
-                "session.model_external_initializers_file_folder_path",
-                folder(path).to_string_lossy(),
-            )?;
+            .with_log_level(LogLevel::Fatal)?;
+        for (name, contents) in beside.files() {
+            builder = builder.with_external_initializer_file_in_memory(name, Arc::clone(contents))?;
+        }
         let builder = self.device.register(builder)?;
         let mut builder = if cpu_helps { builder } else { builder.with_disable_cpu_fallback()? };
         builder.commit_from_memory(bytes)
     }
 
-    /// A session for an edited file, whose outputs are only known to ONNX Runtime.
+    /// A session for an edited file, whose outputs are only known to ONNX Runtime. Those that hold no numbers are left out.
     pub(crate) fn trial(
         self,
         path: &Path,
         bytes: &[u8],
+        beside: &Beside,
         inputs: &[TensorSpec],
     ) -> std::result::Result<OnnxSession, String> {
-        let session = self.commit(path, bytes, true).map_err(|error| readable(error.message()))?;
-        let output = |outlet: &ort::value::Outlet| {
-            let ValueType::Tensor { ty, .. } = outlet.dtype() else {
-                return Err(format!("`{}` is no tensor", outlet.name()));
-            };
+        let session = self.commit(bytes, beside, true).map_err(|error| readable(error.message()))?;
+        let output = |outlet: &ort::value::Outlet| -> std::result::Result<Option<TensorSpec>, String> {
+            let ValueType::Tensor { ty, .. } = outlet.dtype() else { return Ok(None) };
+            if *ty == TensorElementType::String {
+                return Ok(None);
+            }
             let element = ort::sys::ONNXTensorElementDataType::from(*ty);
             let dtype = dtype(element as i32).ok_or_else(|| format!("`{}` is a tensor of {ty}", outlet.name()))?;
             let mut spec = TensorSpec { name: outlet.name().into(), dtype, shape: Vec::new() };
             correct_shape(&mut spec, outlet.dtype());
-            Ok(spec)
+            Ok(Some(spec))
         };
-        let outputs = session.outputs().iter().map(output).collect::<std::result::Result<_, _>>()?;
+        let outputs = session.outputs().iter().filter_map(|outlet| output(outlet).transpose());
+        let outputs = outputs.collect::<std::result::Result<_, _>>()?;
         let signature = Signature { path: path.into(), inputs: inputs.to_vec(), outputs };
-        OnnxSession::new(session, Arc::new(signature)).map_err(|error| error.to_string())
+        OnnxSession::new(session, self.device, Arc::new(signature)).map_err(|error| error.to_string())
     }
 
     /// Makes a session for a graph that does next to nothing.
     pub(crate) fn try_out(self) -> std::result::Result<(), String> {
         // A graph `y = x` for one number, as the ONNX format writes it.
         const IDENTITY: &[u8] = b"\x08\x08\x12\x00:7\x0a\x10\x0a\x01x\x12\x01y\x22\x08Identity\x12\x01gZ\x0f\x0a\x01x\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01b\x0f\x0a\x01y\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01B\x04\x0a\x00\x10\x10";
-        self.commit(Path::new(""), IDENTITY, true).map(|_| ()).map_err(|error| readable(error.message()))
+        self.commit(IDENTITY, &Beside::default(), true).map(|_| ()).map_err(|error| readable(error.message()))
     }
 }
 
@@ -372,15 +401,24 @@ impl Model for OnnxModel {
         &self.facts
     }
 
+    fn states(&self) -> &[StateLink] {
+        &self.states
+    }
+
+    fn device(&self) -> DeviceId {
+        session::input_device(self.workshop.device, &self.signature)
+    }
+
     fn session(&self) -> Result<Box<dyn Session>> {
         if let Some(session) = self.first.lock().take() {
             return Ok(Box::new(session));
         }
         let begun = Instant::now();
-        let session = self.workshop.session(&self.signature.path, &of_session(&self.bytes, self.noise.as_ref()))?;
+        let session =
+            self.workshop.session(&self.signature.path, &of_session(&self.bytes, self.noise.as_ref()), &self.beside)?;
         let (path, seconds) = (self.signature.path.display(), begun.elapsed().as_secs_f64());
         tracing::debug!(%path, threads = self.workshop.threads, seconds, "a further session of {path} is made");
-        Ok(Box::new(OnnxSession::new(session, Arc::clone(&self.signature))?))
+        Ok(Box::new(OnnxSession::new(session, self.workshop.device, Arc::clone(&self.signature))?))
     }
 }
 

@@ -8,7 +8,7 @@ use relevo_core::{
 };
 
 /// Fills the open dimensions of `inputs`, but for the first, which counts the rows, with the shapes of one row that were given.
-/// What a file declares stays. The empty name stands for the first input. Gives sentences that tell of it.
+/// What a file declares stays. The empty name stands for the first input, and may contradict that. Gives sentences that tell of it.
 ///
 /// # Errors
 /// [`Error::Config`] for a name that no input has, or a shape that contradicts what is declared.
@@ -28,8 +28,13 @@ pub(crate) fn fill(inputs: &mut [TensorSpec], shapes: &BTreeMap<String, Vec<usiz
         if is_across {
             continue;
         }
-        if !input.shape.iter().skip(1).any(|dim| matches!(dim, Dim::Dynamic(_))) && !input.shape.is_empty() {
-            continue;
+        let is_open = |dim: &Dim| matches!(dim, Dim::Dynamic(_));
+        if !input.shape.iter().skip(1).any(is_open) && !input.shape.is_empty() {
+            let given: Vec<_> = shape.iter().copied().map(Dim::Fixed).collect();
+            // What a folder says of its first input is held against the contract.
+            if name.is_empty() || given == input.shape[1..] || given == input.shape {
+                continue;
+            }
         }
         if input.shape.is_empty() {
             input.shape = vec![Dim::Dynamic(String::new()); shape.len() + 1];
@@ -80,7 +85,9 @@ mod tests {
         let shape = |sizes: &[i64]| input(sizes).shape;
         assert_eq!(filled(&[-1, -1], "obs", &[6]), Ok(shape(&[-1, 6])));
         assert_eq!(filled(&[-1, -1, 6], "", &[3, 6]), Ok(shape(&[-1, 3, 6])));
-        assert_eq!(filled(&[-1, 4], "obs", &[9]), Ok(shape(&[-1, 4])));
+        assert_eq!(filled(&[-1, 4], "", &[9]), Ok(shape(&[-1, 4])));
+        assert_eq!(filled(&[-1, 4], "obs", &[4]), Ok(shape(&[-1, 4])));
+        assert_eq!(filled(&[4], "obs", &[4]), Ok(shape(&[4])));
         assert_eq!(filled(&[], "obs", &[2]), Ok(vec![Dim::Dynamic(String::new()), Dim::Fixed(2)]));
     }
 
@@ -90,6 +97,7 @@ mod tests {
             |declared: &[i64], name: &str, given: &[usize]| filled(declared, name, given).unwrap_err().to_string();
         assert!(text(&[-1, -1], "x", &[6]).contains("no such input; it has obs"));
         assert!(text(&[-1, -1, 6], "obs", &[3, 7]).contains("declares [n, 6]"));
+        assert!(text(&[-1, 4], "obs", &[9]).contains("declares [4]"));
         assert!(text(&[-1, -1], "obs", &[3, 7]).contains("(3, 7)"));
     }
 }

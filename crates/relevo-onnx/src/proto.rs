@@ -15,6 +15,8 @@ pub(crate) struct ModelProto {
     pub(crate) graph: Option<GraphProto>,
     #[prost(message, repeated, tag = "25")]
     pub(crate) functions: Vec<FunctionProto>,
+    #[prost(message, repeated, tag = "14")]
+    pub(crate) metadata: Vec<EntryProto>,
 }
 
 #[derive(Message)]
@@ -76,6 +78,9 @@ pub(crate) struct InitializerProto {
     /// Where the numbers lie in another file: its name, and a place in it.
     #[prost(message, repeated, tag = "13")]
     pub(crate) external_data: Vec<EntryProto>,
+    /// 1 where it is so.
+    #[prost(int32, tag = "14")]
+    pub(crate) data_location: i32,
 }
 
 #[derive(Message)]

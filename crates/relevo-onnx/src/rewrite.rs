@@ -12,11 +12,21 @@ use crate::{
     wire::{self, Field, MALFORMED, Patch, messages, text},
 };
 
-/// Numbers of the fields of ONNX's messages that are edited here or in `noise`, or read in `weights`.
+/// Numbers of the fields of ONNX's messages that are edited here, in `noise`, `beside` or `inline`, or read in `weights`.
 pub(crate) mod tag {
     pub(crate) const MODEL_GRAPH: u64 = 7;
+    pub(crate) const MODEL_OPSET: u64 = 8;
     pub(crate) const MODEL_FUNCTION: u64 = 25;
+    pub(crate) const OPSET_DOMAIN: u64 = 1;
+    pub(crate) const OPSET_VERSION: u64 = 2;
+    pub(crate) const FUNCTION_NAME: u64 = 1;
+    pub(crate) const FUNCTION_INPUT: u64 = 4;
+    pub(crate) const FUNCTION_OUTPUT: u64 = 5;
     pub(crate) const FUNCTION_NODE: u64 = 7;
+    pub(crate) const FUNCTION_OPSET: u64 = 9;
+    pub(crate) const FUNCTION_DOMAIN: u64 = 10;
+    pub(crate) const FUNCTION_DEFAULT: u64 = 11;
+    pub(crate) const FUNCTION_OVERLOAD: u64 = 13;
     pub(crate) const GRAPH_NODE: u64 = 1;
     pub(crate) const GRAPH_INITIALIZER: u64 = 5;
     pub(crate) const GRAPH_INPUT: u64 = 11;
@@ -29,6 +39,7 @@ pub(crate) mod tag {
     pub(crate) const NODE_OP_TYPE: u64 = 4;
     pub(crate) const NODE_ATTRIBUTE: u64 = 5;
     pub(crate) const NODE_DOMAIN: u64 = 7;
+    pub(crate) const NODE_OVERLOAD: u64 = 8;
     pub(crate) const ATTRIBUTE_NAME: u64 = 1;
     pub(crate) const ATTRIBUTE_FLOAT: u64 = 2;
     pub(crate) const ATTRIBUTE_INT: u64 = 3;
@@ -37,6 +48,7 @@ pub(crate) mod tag {
     pub(crate) const ATTRIBUTE_INTS: u64 = 8;
     pub(crate) const ATTRIBUTE_GRAPHS: u64 = 11;
     pub(crate) const ATTRIBUTE_TYPE: u64 = 20;
+    pub(crate) const ATTRIBUTE_REFERENCE: u64 = 21;
     pub(crate) const TENSOR_DIMS: u64 = 1;
     pub(crate) const TENSOR_DATA_TYPE: u64 = 2;
     pub(crate) const TENSOR_FLOAT_DATA: u64 = 4;
@@ -46,6 +58,7 @@ pub(crate) mod tag {
     pub(crate) const TENSOR_RAW_DATA: u64 = 9;
     pub(crate) const TENSOR_DOUBLE_DATA: u64 = 10;
     pub(crate) const TENSOR_EXTERNAL_DATA: u64 = 13;
+    pub(crate) const TENSOR_DATA_LOCATION: u64 = 14;
     pub(crate) const ENTRY_KEY: u64 = 1;
     pub(crate) const ENTRY_VALUE: u64 = 2;
     pub(crate) const VALUE_NAME: u64 = 1;

@@ -15,10 +15,11 @@ use relevo_core::{
 };
 
 use crate::{
+    beside::Beside,
     device::Device,
     fixed_batch::{self, Original, Outcome},
     graph::Declaration,
-    library,
+    inline, library,
     model::Workshop,
     noise::Noise,
     rewrite::{self, Plan},
@@ -54,6 +55,8 @@ fn edit_everything(bytes: &[u8]) {
             rewrite::rewrite(bytes, &Plan { axes, reshape_axis, source: ("obs".into(), 0) }, &targets, &HashMap::new());
     }
     let _ = rewrite::with_all_outputs(bytes);
+    let _ = inline::inlined(bytes);
+    let _ = Beside::default().initializer(bytes, "x");
     if let Ok((edited, noise)) = Noise::new(bytes) {
         assert_eq!(noise.seeded(&edited).len(), edited.len());
     }
@@ -67,6 +70,9 @@ proptest! {
         edit_everything(&bytes);
         edit_everything(&message(7, &bytes));
         edit_everything(&message(7, &message(1, &bytes)));
+        let call = message(7, &message(1, &message(4, b"f")));
+        let function = [message(1, b"f"), message(7, &bytes), bytes].concat();
+        edit_everything(&[call, message(25, &function)].concat());
     }
 }
 
@@ -101,7 +107,7 @@ fn real_files_with_exchanged_bytes_are_edited_or_refused() {
 fn check(workshop: Workshop, bytes: &[u8]) -> Option<()> {
     let path = Path::new("fuzzed.onnx");
     let declaration = Declaration::read(bytes).ok()?;
-    let build = |bytes: &[u8]| workshop.trial(path, bytes, &declaration.inputs);
+    let build = |bytes: &[u8]| workshop.trial(path, bytes, &Beside::default(), &declaration.inputs);
     let mut session = build(bytes).ok()?;
     let declared = session.outputs().to_vec();
     let original = Original {
@@ -113,7 +119,7 @@ fn check(workshop: Workshop, bytes: &[u8]) -> Option<()> {
     let Some(Outcome::Rewritten(rewritten)) = fixed_batch::rewritten(&original, &mut session, &build) else {
         return None;
     };
-    let mut batched = workshop.trial(path, &rewritten.bytes, &rewritten.inputs).unwrap();
+    let mut batched = workshop.trial(path, &rewritten.bytes, &Beside::default(), &rewritten.inputs).unwrap();
     for (seed, count) in [(77, 4), (78, 5)] {
         let rows = crate::agreement::rows(&declaration.inputs, seed);
         let axis = |spec: &TensorSpec| spec.shape.iter().position(|dim| matches!(dim, Dim::Dynamic(_))).unwrap();

@@ -23,13 +23,14 @@ use relevo_core::{
     error::{Error, Result},
     policy::Session,
     spec::{Dim, TensorSpec, shape_text},
-    tensor::{Tensor, TensorView},
+    tensor::{DeviceId, Tensor, TensorView},
 };
 
 use crate::{
+    device::Device,
     message::readable,
     model::Signature,
-    value::{Binding, Value, result},
+    value::{Binding, Place, Value, result},
 };
 
 /// A session of ONNX Runtime with everything that a call needs at hand.
@@ -46,6 +47,8 @@ pub(crate) struct OnnxSession {
     output_names: Vec<*const c_char>,
     output_values: Vec<*mut OrtValue>,
     memory: MemoryInfo<'static>,
+    /// Another device in whose memory inputs are read.
+    device_memory: Option<(DeviceId, MemoryInfo<'static>)>,
     options: Arc<RunOptions<NoSelectedOutputs>>,
     session: ort::session::Session,
     signature: Arc<Signature>,
@@ -63,9 +66,18 @@ struct Names {
     outputs: Vec<CString>,
 }
 
+/// A device in whose memory sessions on `device` read inputs, beside that of the CPU.
+pub(crate) fn input_device(device: Device, signature: &Signature) -> DeviceId {
+    match device {
+        // An input that is an output as well would be handed out where it lies, and is read on the CPU there.
+        Device::Cuda(number) if !signature.passed().contains(&true) => DeviceId::cuda(number),
+        _ => DeviceId::CPU,
+    }
+}
+
 impl OnnxSession {
-    /// Wraps a session of the model with this signature.
-    pub(crate) fn new(session: ort::session::Session, signature: Arc<Signature>) -> Result<Self> {
+    /// Wraps a session on `device` of the model with this signature.
+    pub(crate) fn new(session: ort::session::Session, device: Device, signature: Arc<Signature>) -> Result<Self> {
         let fault = |reason: String| Error::model_load(&signature.path, reason);
         let names = |specs: &[TensorSpec]| {
             let names: std::result::Result<Vec<_>, _> =
@@ -73,8 +85,14 @@ impl OnnxSession {
             names.map_err(|_| fault("a tensor's name holds a null character; export the model again".into()))
         };
         let inputs = names(&signature.inputs)?;
-        let is_input = |name: &str| signature.inputs.iter().any(|input| input.name == name);
-        let memory = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::Default);
+        let memory = |device, number| {
+            let made = MemoryInfo::new(device, number, AllocatorType::Device, MemoryType::Default);
+            made.map_err(|error| fault(readable(error.message())))
+        };
+        let device_memory = match input_device(device, &signature) {
+            DeviceId::CPU => None,
+            other => Some((other, memory(AllocationDevice::CUDA, other.index)?)),
+        };
         Ok(Self {
             input_bindings: inputs.iter().map(|_| Binding::default()).collect(),
             output_bindings: Vec::new(),
@@ -83,11 +101,12 @@ impl OnnxSession {
                 _inputs: inputs,
                 outputs: names(&signature.outputs)?,
             },
-            passed: signature.outputs.iter().map(|output| is_input(&output.name)).collect(),
+            passed: signature.passed(),
             input_values: Vec::new(),
             output_names: Vec::new(),
             output_values: Vec::new(),
-            memory: memory.map_err(|error| fault(readable(error.message())))?,
+            memory: memory(AllocationDevice::CPU, 0)?,
+            device_memory,
             options: Arc::new(RunOptions::new().map_err(|error| fault(readable(error.message())))?),
             session,
             signature,
@@ -111,11 +130,17 @@ impl OnnxSession {
             return Err(self.contract(format!("takes {} inputs, got {}", specs.len(), inputs.len())));
         }
         self.input_values.clear();
+        let device = self.device_memory.as_ref().map_or(DeviceId::CPU, |(device, _)| *device);
         for (index, (input, spec)) in inputs.iter().zip(specs).enumerate() {
-            check_input(input, spec).map_err(|reason| self.contract(reason))?;
-            let address = input.bytes.as_ptr().expose_provenance();
+            let given = input.memory(device);
+            let place = Place { device: given.device(), address: given.address(), length: given.len() };
+            check_input(input, place, spec).map_err(|reason| self.contract(reason))?;
+            let memory = match &self.device_memory {
+                Some((device, memory)) if place.device == *device => memory,
+                _ => &self.memory,
+            };
             let value = self.input_bindings[index]
-                .value(&self.memory, address, input.bytes.len(), input.dtype, input.shape)
+                .value(memory, place, input.dtype, input.shape)
                 .map_err(|reason| Error::Inference(format!("input `{}`: {reason}", spec.name)))?;
             self.input_values.push(value);
         }
@@ -146,9 +171,11 @@ impl OnnxSession {
                 return Err(self.contract(format!("gives the output `{}` as {is}, not {given}", spec.name)));
             }
             let value = if self.writes_into(index, tensor) {
-                let address = tensor.bytes_mut().as_mut_ptr().expose_provenance();
+                let bytes = tensor.bytes_mut();
+                let (address, length) = (bytes.as_mut_ptr().expose_provenance(), bytes.len());
+                let place = Place { device: DeviceId::CPU, address, length };
                 self.output_bindings[position]
-                    .value(&self.memory, address, tensor.bytes().len(), tensor.dtype(), tensor.shape())
+                    .value(&self.memory, place, tensor.dtype(), tensor.shape())
                     .map_err(|reason| Error::Inference(format!("output `{}`: {reason}", spec.name)))?
             } else {
                 ptr::null_mut()
@@ -220,8 +247,8 @@ impl Session for OnnxSession {
     }
 }
 
-/// Fails where `input` is not what the file declares, or cannot be given to ONNX Runtime.
-fn check_input(input: &TensorView<'_>, spec: &TensorSpec) -> std::result::Result<(), String> {
+/// Fails where `input`, which lies at `place`, is not what the file declares, or cannot be given to ONNX Runtime.
+fn check_input(input: &TensorView<'_>, place: Place, spec: &TensorSpec) -> std::result::Result<(), String> {
     let name = &spec.name;
     if input.dtype != spec.dtype {
         return Err(format!("takes {} for the input `{name}`, got {}; convert it", spec.dtype, input.dtype));
@@ -234,11 +261,11 @@ fn check_input(input: &TensorView<'_>, spec: &TensorSpec) -> std::result::Result
             "got no elements for the input `{name}`: its shape is {shape}; call it with one row or more"
         ));
     }
-    if size != Some(input.bytes.len()) {
-        let (shape, given) = (shape_text(input.shape), input.bytes.len());
+    if size != Some(place.length) {
+        let (shape, given) = (shape_text(input.shape), place.length);
         return Err(format!("got {given} bytes for the input `{name}`, which do not make {} {shape}", input.dtype));
     }
-    if !input.bytes.as_ptr().addr().is_multiple_of(input.dtype.size()) {
+    if !place.address.is_multiple_of(input.dtype.size()) {
         return Err(format!("got the input `{name}` at an address that is not aligned for {}; copy it", input.dtype));
     }
     Ok(())

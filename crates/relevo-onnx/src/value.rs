@@ -11,7 +11,7 @@ use ort::{
 };
 use relevo_core::{
     spec::{DType, shape_text},
-    tensor::Tensor,
+    tensor::{DeviceId, Tensor},
 };
 
 use crate::{graph::element_type, message::readable};
@@ -22,33 +22,38 @@ pub(crate) fn result(status: OrtStatusPtr) -> Result<(), String> {
     unsafe { ort::Error::result_from_status(status) }.map_err(|error| readable(error.message()))
 }
 
+/// Memory that ONNX Runtime reads or writes: `length` bytes at `address`, which must have been exposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) device: DeviceId,
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+}
+
 /// A buffer as the last call came with it, and ONNX Runtime's wrapper around it.
 ///
 /// The wrapper holds an address alone, and outlives the buffer. That is sound because it is handed out only for a live
-/// buffer of the same address, length, type and shape, which it describes as well as it did the old one.
+/// buffer of the same device, address, length, type and shape, which it describes as well as it did the old one.
 #[derive(Default)]
 pub(crate) struct Binding {
     value: Option<Value>,
-    address: usize,
-    length: usize,
+    place: Option<Place>,
     dtype: Option<DType>,
     shape: Vec<i64>,
 }
 
 impl Binding {
-    /// The wrapper for the buffer of `length` bytes at `address`, which must have been exposed: ONNX Runtime comes back to
-    /// it in later calls. The wrapper stays the binding's own, and may be given to `Run` only while the buffer lives.
+    /// The wrapper for the buffer at `place`, in `memory`; ONNX Runtime comes back to it in later calls. The wrapper stays the
+    /// binding's own, and may be given to `Run` only while the buffer lives.
     pub(crate) fn value(
         &mut self,
         memory: &MemoryInfo<'_>,
-        address: usize,
-        length: usize,
+        place: Place,
         dtype: DType,
         shape: &[usize],
     ) -> Result<*mut OrtValue, String> {
         if let Some(value) = &self.value
-            && self.address == address
-            && self.length == length
+            && self.place == Some(place)
             && self.dtype == Some(dtype)
             && self.shape.len() == shape.len()
             && self.shape.iter().zip(shape).all(|(&known, &size)| known == size as i64)
@@ -58,14 +63,14 @@ impl Binding {
         self.value = None;
         self.shape.clear();
         self.shape.extend(shape.iter().map(|&size| size as i64));
-        (self.address, self.length, self.dtype) = (address, length, Some(dtype));
+        (self.place, self.dtype) = (Some(place), Some(dtype));
         let mut value = ptr::null_mut();
         // SAFETY: `memory` and `self.shape` are live. The buffer is not touched before `Run`.
         result(unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 memory.ptr(),
-                ptr::with_exposed_provenance_mut(address),
-                length,
+                ptr::with_exposed_provenance_mut(place.address),
+                place.length,
                 self.shape.as_ptr(),
                 self.shape.len(),
                 element_type(dtype),

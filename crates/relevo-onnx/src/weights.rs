@@ -3,23 +3,13 @@
 //! NaN in a tensor of several numbers is a fault. An infinite number may be meant, as minus infinity is in a mask, and so may a
 //! single NaN, as the other side of a `Where`: these are suspects, of which forward passes show what they are.
 
-use std::{
-    fs::File,
-    io::{Read, Seek, SeekFrom},
-    ops::Range,
-    path::{Component, Path},
-};
+use std::ops::Range;
 
 use crate::{
+    beside::Beside,
     rewrite::tag,
     wire::{self, Field, MALFORMED, messages, text},
 };
-
-/// So many bytes are read, in all, of weights that lie in other files.
-const MOST_BESIDE: u64 = 256 << 20;
-
-/// Bytes that are read of such a file at a time: a multiple of every type's size.
-const PIECE: usize = 1 << 20;
 
 /// A tensor whose numbers may be meant or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,12 +20,12 @@ pub(crate) struct Suspect {
     pub(crate) holds: &'static str,
 }
 
-/// Looks through the float tensors of a file, subgraphs and functions included. `folder` is where files beside it lie.
+/// Looks through the float tensors of a file, subgraphs and functions included, and files beside it.
 ///
 /// # Errors
 /// For a tensor of several numbers with NaN among them, by its name.
-pub(crate) fn suspects(bytes: &[u8], folder: &Path) -> Result<Vec<Suspect>, String> {
-    let mut search = Search { bytes, folder, beside: MOST_BESIDE, suspects: Vec::new() };
+pub(crate) fn suspects(bytes: &[u8], beside: &Beside) -> Result<Vec<Suspect>, String> {
+    let mut search = Search { bytes, beside, suspects: Vec::new() };
     for field in wire::fields(bytes, 0..bytes.len())?.into_iter().filter(wire::Field::has_length) {
         match field.number {
             tag::MODEL_GRAPH => search.graph(field.body)?,
@@ -116,9 +106,7 @@ impl Count {
 
 struct Search<'a> {
     bytes: &'a [u8],
-    folder: &'a Path,
-    /// How much more may be read of other files.
-    beside: u64,
+    beside: &'a Beside,
     suspects: Vec<Suspect>,
 }
 
@@ -159,22 +147,21 @@ impl Search<'_> {
         let bytes = self.bytes;
         let numbers = wire::numbers(bytes, tensor.clone(), tag::TENSOR_DATA_TYPE)?;
         let Some(kind) = numbers.last().copied().and_then(Kind::numbered) else { return Ok(()) };
-        let (mut name, mut count, mut place) = (made, Count::default(), Vec::new());
+        let (mut name, mut count) = (made, Count::default());
         for field in wire::fields(bytes, tensor.clone())? {
             let body = &bytes[field.body.clone()];
             match field.number {
                 tag::TENSOR_NAME if made.is_empty() => name = std::str::from_utf8(body).map_err(|_| MALFORMED)?,
                 tag::TENSOR_RAW_DATA | tag::TENSOR_FLOAT_DATA | tag::TENSOR_DOUBLE_DATA => count.add(kind, body),
-                tag::TENSOR_EXTERNAL_DATA => place.push(field.body),
                 _ => {}
             }
         }
         // Numbers of two bytes, where they are not raw, are written as whole numbers.
-        for number in wire::numbers(bytes, tensor, tag::TENSOR_INT32_DATA)? {
+        for number in wire::numbers(bytes, tensor.clone(), tag::TENSOR_INT32_DATA)? {
             count.add(kind, &number.to_le_bytes()[..kind.size()]);
         }
-        if !place.is_empty() {
-            self.add_beside(&place, kind, &mut count)?;
+        if let Some(numbers) = self.beside.numbers(bytes, tensor)? {
+            count.add(kind, numbers);
         }
         match count {
             Count { nan: 0, infinite: 0, .. } => {}
@@ -191,43 +178,6 @@ impl Search<'_> {
                 let holds = if nan > 0 { "NaN" } else { "infinite numbers" };
                 self.suspects.push(Suspect { name: name.into(), holds });
             }
-        }
-        Ok(())
-    }
-
-    /// Counts numbers that lie in another file, told by entries of a key and a value. What cannot be read is for ONNX Runtime to
-    /// tell of.
-    fn add_beside(&mut self, entries: &[Range<usize>], kind: Kind, count: &mut Count) -> Result<(), String> {
-        let (mut location, mut offset, mut length) = ("", 0_u64, None::<u64>);
-        for entry in entries {
-            let value = text(self.bytes, entry.clone(), tag::ENTRY_VALUE)?;
-            match text(self.bytes, entry.clone(), tag::ENTRY_KEY)? {
-                "location" => location = value,
-                "offset" => offset = value.parse().unwrap_or(0),
-                "length" => length = value.parse().ok(),
-                _ => {}
-            }
-        }
-        let is_inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-        let Some(length) = length.filter(|length| *length <= self.beside) else { return Ok(()) };
-        if location.is_empty() || !Path::new(location).components().all(is_inside) {
-            return Ok(());
-        }
-        self.beside -= length;
-        let Ok(mut file) = File::open(self.folder.join(location)) else { return Ok(()) };
-        if file.seek(SeekFrom::Start(offset)).is_err() {
-            return Ok(());
-        }
-        let mut piece = Vec::with_capacity(PIECE);
-        let mut left = length;
-        while left > 0 {
-            piece.clear();
-            let read = (&mut file).take(left.min(PIECE as u64)).read_to_end(&mut piece);
-            if read.is_err() || piece.is_empty() {
-                return Ok(());
-            }
-            count.add(kind, &piece);
-            left -= piece.len() as u64;
         }
         Ok(())
     }
@@ -300,7 +250,7 @@ mod tests {
     }
 
     fn of_tensor(kind: u64, data: &[u8]) -> Result<Vec<Suspect>, String> {
-        suspects(&file(&message(tag::GRAPH_INITIALIZER, &tensor(kind, data))), Path::new(""))
+        suspects(&file(&message(tag::GRAPH_INITIALIZER, &tensor(kind, data))), &Beside::default())
     }
 
     fn raw(numbers: &[f32]) -> Vec<u8> {
@@ -336,7 +286,8 @@ mod tests {
     fn nan_that_no_node_takes_is_left_alone() {
         let lost = message(tag::GRAPH_INITIALIZER, &tensor(1, &raw(&[1.0, f32::NAN])));
         let of_graph = |rest: Vec<u8>| {
-            suspects(&message(tag::MODEL_GRAPH, &[lost.clone(), rest].concat()), Path::new("")).map_err(|_| "refused")
+            suspects(&message(tag::MODEL_GRAPH, &[lost.clone(), rest].concat()), &Beside::default())
+                .map_err(|_| "refused")
         };
         assert_eq!(of_graph(vec![]), Ok(vec![]));
         assert_eq!(of_graph(message(tag::GRAPH_NODE, &message(tag::NODE_INPUT, b"v"))), Ok(vec![]));
@@ -365,29 +316,7 @@ mod tests {
         let taken = message(tag::FUNCTION_NODE, &message(tag::NODE_INPUT, b"made"));
         let function = message(tag::MODEL_FUNCTION, &[message(tag::FUNCTION_NODE, &constant), taken].concat());
         for bytes in [file(&inside), file(&message(tag::GRAPH_NODE, &branch)), function] {
-            assert!(suspects(&bytes, Path::new("")).unwrap_err().contains("`made` holds NaN (2 of 2 numbers)"));
-        }
-    }
-
-    #[test]
-    fn files_beside_are_read_in_their_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let numbers = [f32::NAN, 1.0, 2.0, f32::INFINITY];
-        let numbers: Vec<_> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        std::fs::write(folder.path().join("w.data"), numbers).unwrap();
-        let of_place = |location: &str, offset: &str, length: &str| {
-            let entry = |key: &str, value: &str| {
-                let entry = [message(tag::ENTRY_KEY, key.as_bytes()), message(tag::ENTRY_VALUE, value.as_bytes())];
-                message(tag::TENSOR_EXTERNAL_DATA, &entry.concat())
-            };
-            let place = [entry("location", location), entry("offset", offset), entry("length", length)].concat();
-            suspects(&file(&message(tag::GRAPH_INITIALIZER, &tensor(1, &place))), folder.path())
-        };
-        assert!(of_place("w.data", "0", "8").unwrap_err().contains("holds NaN (1 of 2 numbers)"));
-        assert_eq!(of_place("w.data", "4", "8"), Ok(vec![]));
-        assert_eq!(of_place("w.data", "4", "12").unwrap().len(), 1);
-        for (location, length) in [("../w.data", "8"), ("none", "8"), ("w.data", "999999999999"), ("", "8")] {
-            assert_eq!(of_place(location, "0", length), Ok(vec![]));
+            assert!(suspects(&bytes, &Beside::default()).unwrap_err().contains("`made` holds NaN (2 of 2 numbers)"));
         }
     }
 }

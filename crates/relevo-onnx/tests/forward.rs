@@ -1,6 +1,7 @@
 //! What a forward pass takes and refuses, on tiny graphs.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+#![expect(unsafe_code, reason = "what lies on a device has an address")]
 
 mod common;
 
@@ -11,7 +12,7 @@ use relevo_core::{
     error::Error,
     policy::{Model, Session},
     spec::DType,
-    tensor::{Tensor, TensorView},
+    tensor::{DeviceId, DeviceMemory, Tensor, TensorView},
 };
 
 const FLOAT: u64 = 1;
@@ -103,6 +104,33 @@ fn buffers_may_move_and_change_their_shape_between_calls() {
     input.values_mut::<f32>()[1] = 5.0;
     session.forward(&[input.view()], &[0], std::slice::from_mut(&mut output)).unwrap();
     assert_eq!(output.values::<f32>(), [-1.0, -5.0]);
+}
+
+#[test]
+fn values_on_the_session_s_device_are_read_there() {
+    if !runtime_is_here() {
+        return;
+    }
+    let model = negation();
+    assert_eq!(model.device(), DeviceId::CPU);
+    let mut session = model.session().unwrap();
+    let (there, poison) = (float_tensor(&[1, 2], &[1.0, 2.0]), float_tensor(&[1, 2], &[f32::NAN; 2]));
+    let mut output = empty();
+    let device = Some(DeviceMemory::of_bytes(there.bytes()));
+    for bytes in [poison.bytes(), &[]] {
+        let view = TensorView { bytes, device, ..there.view() };
+        session.forward(&[view], &[0], std::slice::from_mut(&mut output)).unwrap();
+        assert_eq!(output.values::<f32>(), [-1.0, -2.0]);
+    }
+    // What lies where the session does not read is taken from the CPU's memory.
+    let other = float_tensor(&[1, 2], &[3.0, 4.0]);
+    let device = there.bytes();
+    // SAFETY: the bytes outlive the call.
+    let device = Some(unsafe { DeviceMemory::new(DeviceId::cuda(0), device.as_ptr(), device.len()) });
+    session.forward(&[TensorView { device, ..other.view() }], &[0], std::slice::from_mut(&mut output)).unwrap();
+    assert_eq!(output.values::<f32>(), [-3.0, -4.0]);
+    let nowhere = TensorView { bytes: &[], device, ..other.view() };
+    assert!(contract_fault(session.forward(&[nowhere], &[0], &mut [empty()])).contains("0 bytes"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use pyo3::{
     types::{PyBool, PyDict, PyTuple},
 };
 use relevo_core::{
+    policy::{Head, HeadKind, PolicyOptions},
     runtime::{ActCall, ActOptions, Actor, ActorGroup, Caller, Recording, Request, Ticket, first_nan},
     spec::DType,
     trajectory::ExtraSpec,
@@ -67,6 +68,24 @@ impl Actors {
         PyTuple::new(py, self.group.actors[0].policy().current().head.branches())
     }
 
+    #[getter]
+    fn heads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let version = self.group.actors[0].policy().current();
+        let contract = &version.loaded.contract;
+        let random_graph = !version.loaded.model.facts().random_ops.is_empty();
+        let heads = PyDict::new(py);
+        for kind in HeadKind::ALL {
+            let head = Head::new(&PolicyOptions::with_head(kind), contract, random_graph);
+            if let Ok(head) = head
+                && let [column] = head.actions()
+            {
+                let (shape, branches) = (PyTuple::new(py, &column.shape)?, PyTuple::new(py, head.branches())?);
+                heads.set_item(kind.to_string(), (column.dtype.name(), shape, branches))?;
+            }
+        }
+        Ok(heads)
+    }
+
     fn __len__(&self) -> usize {
         self.group.actors.len()
     }
@@ -85,7 +104,7 @@ impl Actors {
         record: Option<&Bound<'_, PyAny>>,
         extra: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<ActionBatch> {
-        let arguments = ActArguments::new(self, obs, mask, deterministic, record, extra)?;
+        let mut arguments = ActArguments::new(self, obs, mask, deterministic, record, extra)?;
         let is_main = is_main_thread(py)?;
         let call = arguments.begin(py, &self.group)?;
         if self.group.actors.len() == 1 {
@@ -124,7 +143,7 @@ impl Actors {
             let arguments = (py.None(), slf.getattr("act")?, obs, mask, deterministic, record, extra);
             return running.call_method1("run_in_executor", arguments);
         }
-        let arguments = ActArguments::new(this, obs, mask, deterministic, record, extra)?;
+        let mut arguments = ActArguments::new(this, obs, mask, deterministic, record, extra)?;
         let call = arguments.begin(py, &this.group)?;
         let ticket = arguments.submit(call, Caller::Turns)?;
         let event_loop = this.event_loop.of(&running)?;
@@ -198,20 +217,33 @@ impl<'py> ActArguments<'py> {
         };
         Ok(Self {
             extras,
-            observations: Observations::new(obs, &actors.extras, || actors.observation_names())?,
+            observations: Observations::new(
+                obs,
+                &actors.extras,
+                || actors.observation_names(),
+                || actors.group.device(),
+            )?,
             mask: mask.map(|mask| mask_bytes(mask, &actors.group.actors)).transpose()?,
             deterministic,
             record: record.unwrap_or(RecordArgument::Same(true)),
         })
     }
 
-    /// Begins the call, checks them against what the policies take, and makes the group ready.
-    fn begin<'a>(&self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
+    /// Begins the call, checks them against what the policies take, and makes the group and what lies on a device ready.
+    fn begin<'a>(&mut self, py: Python<'_>, group: &'a Arc<ActorGroup>) -> PyResult<ActCall<'a>> {
         loop {
             match self.try_to_begin(py, group) {
                 // The call that it waits for may be one of a loop that was closed.
                 Err(_) if py.detach(|| group.has_waiting()) && event_loop::forget_closed(py)? => {}
-                begun => return begun,
+                Err(error) => return Err(error),
+                Ok(call) => match self.observations.missing(&call, self.record.rows()) {
+                    None => return Ok(call),
+                    Some(missing) => {
+                        // This runs Python code, for which the group must be free.
+                        drop(call);
+                        self.observations.provide(missing)?;
+                    }
+                },
             }
         }
     }
@@ -255,8 +287,8 @@ impl<'py> ActArguments<'py> {
         call.submit(&request, caller).map_err(|error| to_python(&error))
     }
 
-    /// Copies them into the call's row.
-    fn write<'a>(&self, mut call: ActCall<'a>) -> PyResult<ActCall<'a>> {
+    /// Puts them into the call's row.
+    fn write<'a>(&'a self, mut call: ActCall<'a>) -> PyResult<ActCall<'a>> {
         self.observations.write(&mut call)?;
         if let Some(mask) = &self.mask {
             call.write_mask(mask.bytes()).map_err(|error| to_python(&error))?;

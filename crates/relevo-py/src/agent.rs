@@ -226,18 +226,20 @@ impl Agent {
         detach(py, || self.runtime.assign(&ids.0, policy))
     }
 
-    #[pyo3(signature = (model, policy="default", version=None))]
+    #[pyo3(signature = (model, policy="default", version=None, *, normalization=None))]
     fn update_model(
         &self,
         py: Python<'_>,
         model: &Bound<'_, PyAny>,
         policy: &str,
         version: Option<&Bound<'_, PyAny>>,
+        normalization: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         let slot = self.runtime.policy(policy).map_err(|error| to_python(&error))?;
         let version = version.map(version_number).transpose()?;
-        let model = update::load(py, model, &slot)?;
-        detach_and_log(py, || self.runtime.update_model(policy, model, version))
+        let normalizers = update::normalizers(py, normalization, &slot)?;
+        let model = update::load(py, model, &slot, normalizers.is_some() || slot.normalizes())?;
+        detach_and_log(py, || self.runtime.update_model_normalizing(policy, model, version, normalizers))
     }
 
     #[pyo3(signature = (ids=None))]

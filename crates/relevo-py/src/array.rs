@@ -90,31 +90,50 @@ impl<'py> Contiguous<'py> {
     /// Refuses the array unless it has this type and shape.
     pub(crate) fn expect(&self, what: &str, dtype: DType, rows: usize, row_shape: &[usize]) -> PyResult<()> {
         let shape = self.shape();
-        let fits = shape.split_first().is_some_and(|(first, rest)| *first == rows && rest == row_shape);
-        if fits && self.dtype() == Some(dtype) {
+        if self.dtype() == Some(dtype) && fits(shape, rows, row_shape) {
             return Ok(());
         }
-        let mut expected = vec![rows];
-        expected.extend_from_slice(row_shape);
-        let came = self.array.dtype().str()?.to_string();
-        let advice = if fits {
-            let name = if dtype == DType::Bool { "bool".to_owned() } else { format!("numpy.{dtype}") };
-            format!("convert it by numpy.asarray(…, {name})")
-        } else if self.dtype().is_none() {
-            format!("give an array of {dtype}")
-        } else if shape == row_shape && rows == 1 {
-            "add the axis that counts the actors by [None]".into()
-        } else if shape == row_shape || shape.split_first().is_some_and(|(_, rest)| rest == row_shape) {
-            format!("give one row for each of the {rows} actors")
-        } else {
-            "check the environment against `relevo inspect`".into()
-        };
-        Err(contract(&format!(
-            "{what} must be {dtype} of shape {}, but {came} of shape {} came; {advice}",
-            shape_text(&expected),
-            shape_text(shape)
-        )))
+        let name = self.array.dtype().str()?.to_string();
+        Err(misfit(what, dtype, rows, row_shape, &Came { dtype: self.dtype(), name: &name, shape }))
     }
+}
+
+/// What came in the place of what was expected.
+pub(crate) struct Came<'a> {
+    /// Element type, if it is one that tensors have.
+    pub(crate) dtype: Option<DType>,
+    /// What NumPy calls it.
+    pub(crate) name: &'a str,
+    pub(crate) shape: &'a [usize],
+}
+
+/// Whether a shape is that of `rows` rows.
+pub(crate) fn fits(shape: &[usize], rows: usize, row_shape: &[usize]) -> bool {
+    shape.split_first().is_some_and(|(first, rest)| *first == rows && rest == row_shape)
+}
+
+/// The error for what is not of this type, or not of this shape.
+pub(crate) fn misfit(what: &str, dtype: DType, rows: usize, row_shape: &[usize], came: &Came<'_>) -> PyErr {
+    let Came { shape, name, .. } = *came;
+    let mut expected = vec![rows];
+    expected.extend_from_slice(row_shape);
+    let advice = if fits(shape, rows, row_shape) {
+        let name = if dtype == DType::Bool { "bool".to_owned() } else { format!("numpy.{dtype}") };
+        format!("convert it by numpy.asarray(…, {name})")
+    } else if came.dtype.is_none() {
+        format!("give an array of {dtype}")
+    } else if shape == row_shape && rows == 1 {
+        "add the axis that counts the actors by [None]".into()
+    } else if shape == row_shape || shape.split_first().is_some_and(|(_, rest)| rest == row_shape) {
+        format!("give one row for each of the {rows} actors")
+    } else {
+        "check the environment against `relevo inspect`".into()
+    };
+    contract(&format!(
+        "{what} must be {dtype} of shape {}, but {name} of shape {} came; {advice}",
+        shape_text(&expected),
+        shape_text(shape)
+    ))
 }
 
 /// NumPy's array of an object, on the memory of that where it can be. What has no `__array__`, or has one that its device

@@ -16,14 +16,14 @@ use pyo3::{ffi, prelude::*, types::PyCapsule};
 use relevo_abi::{CAPSULE_NAME, ENTRY_POINTS};
 use relevo_core::{
     Error,
-    policy::{Backend, ForeignBackend},
+    policy::{Backend, ForeignBackend, takes},
 };
 use relevo_onnx::OnnxBackend;
 
 use crate::error::to_python;
 
 /// Endings of TorchScript files, for which there is a package.
-const TORCHSCRIPT: [&str; 3] = ["pt", "pth", "ts"];
+const TORCHSCRIPT: [&str; 5] = ["pt", "pth", "ts", "jit", "torchscript"];
 /// How zip archives begin, as TorchScript files do.
 const ZIP: &[u8] = b"PK\x03\x04";
 
@@ -42,7 +42,7 @@ pub(crate) fn backends_for_path(py: Python<'_>, path: &Path) -> PyResult<Vec<Arc
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     let is_torchscript = extension.is_some_and(|extension| TORCHSCRIPT.contains(&extension.as_str()));
     // What is no file fails for that reason, whoever is asked.
-    choose(py, path, |backend| backend.accepts(path) || !path.is_file(), is_torchscript)
+    choose(py, path, |backend| takes(backend, path) || !path.is_file(), is_torchscript)
 }
 
 /// The backends to ask for a model in memory, which messages call `name`.
@@ -54,11 +54,11 @@ pub(crate) fn backends_for_bytes(py: Python<'_>, name: &str, bytes: &[u8]) -> Py
 fn choose(
     py: Python<'_>,
     path: &Path,
-    takes: impl Fn(&dyn Backend) -> bool,
+    does_take: impl Fn(&dyn Backend) -> bool,
     is_torchscript: bool,
 ) -> PyResult<Vec<Arc<dyn Backend>>> {
     let mut chosen = vec![onnx(py)?];
-    if takes(&*chosen[0]) {
+    if does_take(&*chosen[0]) {
         return Ok(chosen);
     }
     let mut problems = Vec::new();
@@ -71,7 +71,7 @@ fn choose(
             )),
         }
     }
-    if chosen.iter().any(|backend| takes(&**backend)) {
+    if chosen.iter().any(|backend| does_take(&**backend)) {
         return Ok(chosen);
     }
     let refuse = |reason: String| Err(to_python(&Error::model_load(path, reason)));
@@ -80,7 +80,8 @@ fn choose(
     }
     if is_torchscript {
         return refuse(
-            "TorchScript is loaded by a package of its own, which is not installed; pip install \"relevo[torch]\""
+            "TorchScript is loaded by a package of its own, which is not installed; pip install \"relevo[torch]\" (in a checkout of \
+             the repository: make demo-torch)"
                 .into(),
         );
     }

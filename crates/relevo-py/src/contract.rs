@@ -1,5 +1,7 @@
 //! `relevo.Contract`: what a model takes and gives.
 
+use std::collections::BTreeMap;
+
 use pyo3::{prelude::*, types::PyTuple};
 use relevo_core::{
     policy::{self, Batch, Head, LoadedModel, PolicyOptions, StateLink},
@@ -19,6 +21,10 @@ pub(crate) struct Contract {
     default_head: Option<String>,
     branches: Py<PyTuple>,
     unused_actions: Vec<String>,
+    /// `relevo.Bounds`, or nothing.
+    bounds: Option<Py<PyAny>>,
+    /// `relevo.Normalization` by name.
+    normalization: BTreeMap<String, Py<PyAny>>,
     producer: String,
     notes: Vec<String>,
 }
@@ -60,7 +66,18 @@ impl Contract {
             Batch::One { reason } => ("one", format!("{reason}; actors are run row by row")),
         };
         let head = Head::new(&PolicyOptions::default(), contract, !facts.random_ops.is_empty()).ok();
+        let settings = py.import("relevo.settings")?;
+        let bounds = contract.declared.bounds.as_ref().map(|bounds| {
+            let given = (bounds.low().to_vec(), bounds.high().to_vec(), bounds.kind().to_string());
+            settings.call_method1("Bounds", given).map(Bound::unbind)
+        });
+        let normalization = contract.declared.normalization.iter().map(|(name, own)| {
+            let given = (own.mean.clone(), own.variance.clone(), own.epsilon, own.clip);
+            Ok((name.clone(), settings.call_method1("Normalization", given)?.unbind()))
+        });
         Ok(Self {
+            bounds: bounds.transpose()?,
+            normalization: normalization.collect::<PyResult<_>>()?,
             inputs: inputs.collect::<PyResult<_>>()?,
             outputs: outputs.collect::<PyResult<_>>()?,
             batch,
@@ -77,7 +94,7 @@ impl Contract {
             .unbind(),
             default_head: head.map(|head| head.describe()),
             producer: facts.producer.clone(),
-            notes: facts.notes.iter().cloned().chain(contract.notes()).collect(),
+            notes: facts.notes.iter().cloned().chain(contract.notes(!facts.random_ops.is_empty())).collect(),
         })
     }
 }
@@ -91,9 +108,12 @@ impl Contract {
             format!("  {title}:\n{}", lines.join("\n"))
         };
         let states: Vec<_> = self.states.iter().map(|state| format!("\n    {}", state.get().__repr__())).collect();
+        let bounds = self.bounds.iter().map(|bounds| format!("  bounds: {bounds}, from the file\n"));
+        let statistics = self.normalization.iter().map(|(name, own)| format!("  normalises {name} itself: {own}\n"));
+        let declared: Vec<_> = bounds.chain(statistics).collect();
         let notes: Vec<_> = self.notes.iter().map(|note| format!("  note: {note}\n")).collect();
         format!(
-            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}{}\n  default head: {}\n{})",
+            "Contract(\n{}\n{}\n  batch: {} ({})\n  recurrent: {}{}\n  default head: {}\n{}{})",
             block("inputs", &self.inputs),
             block("outputs", &self.outputs),
             self.batch,
@@ -101,6 +121,7 @@ impl Contract {
             if self.recurrent { "yes" } else { "no" },
             states.concat(),
             self.default_head.as_deref().unwrap_or("none"),
+            declared.concat(),
             notes.concat(),
         )
     }

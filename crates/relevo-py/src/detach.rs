@@ -18,6 +18,15 @@ pub(crate) fn detach<T: Ungil + Send>(
     py.detach(operation).map_err(|error| to_python(&error))
 }
 
+/// As [`detach`], but the lock is kept where there is little to do. The errors are the operation's own.
+pub(crate) fn detach_if<T: Ungil + Send, E: Ungil + Send>(
+    py: Python<'_>,
+    worth_it: bool,
+    operation: impl FnOnce() -> Result<T, E> + Ungil + Send,
+) -> Result<T, E> {
+    if worth_it { py.detach(operation) } else { operation() }
+}
+
 /// As [`detach`], for a caller that holds no engine lock: what the operation logs is in Python's hands when it returns.
 ///
 /// A handler is Python code, which may call back into the engine; so this is not for calls that hold a lock meanwhile.

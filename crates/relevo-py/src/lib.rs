@@ -9,6 +9,7 @@ mod array;
 mod backends;
 mod contract;
 mod detach;
+mod device_tensor;
 mod devices;
 mod episode;
 mod episode_arrays;
@@ -17,6 +18,7 @@ mod event_loop;
 mod extras;
 mod final_observations;
 mod fork;
+mod kernels;
 mod logging;
 mod machine;
 mod model;
@@ -49,6 +51,11 @@ mod _core {
         contract::{Contract, StateContract, TensorContract},
         devices::devices,
         episode::Episode,
+        kernels::{
+            EmaPlanTracker, attention_bandwidth_cost, bandwidth_aware_priorities, bandwidth_efficiency,
+            discounted_returns, effective_bandwidth_cost, gae, n_step, plan_surprise, prefix_match,
+            prioritized_proportional, priority_sample, vtrace,
+        },
         logging::{close_events, next_event},
         machine::processors,
         model::ModelModule,

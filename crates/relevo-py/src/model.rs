@@ -41,7 +41,12 @@ impl ModelModule {
         let backends = backends_for_path(py, &file)?;
         detach_and_log(py, || {
             let device = device.map_or_else(|| default_device(&path), Ok)?;
-            LoadedModel::load(&path, &backends, &LoadOptions { threads, device, shapes }, &roles)
+            LoadedModel::load(
+                &path,
+                &backends,
+                &LoadOptions { threads, device, shapes, ..LoadOptions::default() },
+                &roles,
+            )
         })
         .map(Self)
     }
@@ -61,7 +66,7 @@ impl ModelModule {
         shapes: Option<BTreeMap<String, Vec<usize>>>,
     ) -> PyResult<Self> {
         let backends = backends_for_bytes(py, &name, data)?;
-        let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default() };
+        let options = LoadOptions { threads, device, shapes: shapes.unwrap_or_default(), ..LoadOptions::default() };
         let roles = roles.unwrap_or_default();
         detach_and_log(py, || LoadedModel::load_bytes(&name, data, &backends, &options, &roles)).map(Self)
     }

@@ -174,6 +174,8 @@ fn as_dict<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>
     dict.set_item("unclosed_segments", report.unclosed)?;
     dict.set_item("problems", texts(&report.problems))?;
     dict.set_item("lost", texts(&report.lost))?;
+    dict.set_item("lost_episodes", report.lost_episodes)?;
+    dict.set_item("lost_steps", report.lost_steps)?;
     Ok(dict)
 }
 

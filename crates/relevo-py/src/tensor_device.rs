@@ -33,6 +33,15 @@ impl TensorDevice {
         py.import("torch")?.call_method1("from_numpy", (array,))?.call_method1("to", (&self.0,))
     }
 
+    /// Does something while it is torch's current CUDA device.
+    pub(crate) fn made_current<T>(&self, py: Python<'_>, work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+        let current = py.import("torch")?.getattr("cuda")?.call_method1("device", (&self.0,))?;
+        current.call_method0("__enter__")?;
+        let result = work();
+        current.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+        result
+    }
+
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         Self(self.0.clone_ref(py))
     }

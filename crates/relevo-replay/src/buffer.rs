@@ -406,7 +406,9 @@ impl Weighing {
     fn normalise(self, weights: &mut [f32]) {
         if let Self::ByBatch { .. } = self {
             let largest = weights.iter().copied().fold(0.0, f32::max);
-            weights.iter_mut().for_each(|weight| *weight /= largest);
+            for weight in weights {
+                *weight /= largest;
+            }
         }
     }
 }

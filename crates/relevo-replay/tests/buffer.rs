@@ -119,9 +119,9 @@ fn played() -> impl Strategy<Value = Played> {
 /// Groups of steps that are added at once, with whether their final observations are told. An environment has one step a group.
 fn groups() -> impl Strategy<Value = Vec<Vec<Played>>> {
     let group = (prop::collection::vec(played(), 1..4), any::<bool>()).prop_map(|(mut steps, told)| {
-        for at in 0..steps.len() {
-            steps[at].env = steps[at].env / 4 * 4 + at as u32;
-            steps[at].told = told;
+        for (env, step) in (0..).zip(&mut steps) {
+            step.env = env;
+            step.told = told;
         }
         steps
     });
@@ -169,7 +169,7 @@ proptest! {
                     truncated: batch.truncated[row] != 0,
                 };
                 prop_assert_eq!(found, wanted, "step {} of {:?}", first, all);
-                prop_assert_eq!(batch.discounts[row], 0.5_f32.powi(batch.steps[row] as i32));
+                prop_assert_eq!(batch.discounts[row].to_bits(), 0.5_f32.powi(batch.steps[row] as i32).to_bits());
                 prop_assert_eq!(batch.indices[row], (first % capacity) as i64);
                 prop_assert_eq!(batch.envs[row], all[first].env);
             }
@@ -234,7 +234,9 @@ fn a_million_draws_are_as_the_chances_say() {
             chances.retain(|_, chance| *chance > 0.0);
         }
         let total: f64 = chances.values().sum();
-        chances.values_mut().for_each(|chance| *chance /= total);
+        for chance in chances.values_mut() {
+            *chance /= total;
+        }
         let counts = count(&buffer, 1_000_000);
         assert!(counts.keys().all(|key| chances.contains_key(key)), "{sampler:?}");
         let surprise = surprise(&counts, &chances);

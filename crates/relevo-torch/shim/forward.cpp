@@ -36,6 +36,12 @@ c10::ScalarType scalar_type(const relevo_dtype &dtype) {
     }
 }
 
+c10::Device device_of(const relevo_device &device) {
+    if (device.kind == 1) return c10::kCPU;
+    TORCH_CHECK(device.kind == 2, "torch reads no tensor on a device of DLPack's kind ", device.kind);
+    return {c10::kCUDA, static_cast<c10::DeviceIndex>(device.index)};
+}
+
 // The type in which a tensor leaves: its own, or float32 for those that no array has (bfloat16).
 relevo_dtype outer_type(c10::ScalarType type) {
     const auto of = [](uint8_t code, uint8_t bits) { return relevo_dtype{code, bits, 1}; };
@@ -55,13 +61,36 @@ relevo_dtype outer_type(c10::ScalarType type) {
     }
 }
 
-IValue value_of(const Argument &argument, const std::vector<at::Tensor> &leaves) {
+// A row of a state that begins with this NaN has no state yet. Calculations give other ones.
+bool is_mark(const char *number, size_t size) {
+    const auto is = [&](auto mark) { return std::memcmp(number, &mark, sizeof(mark)) == 0; };
+    switch (size) {
+        case 2: return is(uint16_t{0x7E4F});
+        case 4: return is(uint32_t{0x7FC04E4F});
+        case 8: return is(uint64_t{0x7FF8000000004E4F});
+        default: return false;
+    }
+}
+
+// The numbers of the rows that are marked, and those of the others.
+std::pair<std::vector<int64_t>, std::vector<int64_t>> by_mark(const at::Tensor &states, int64_t axis) {
+    std::pair<std::vector<int64_t>, std::vector<int64_t>> rows;
+    const auto *data = static_cast<const char *>(states.const_data_ptr());
+    const auto size = static_cast<int64_t>(states.element_size()), step = states.stride(axis) * size;
+    for (int64_t row = 0; row < states.size(axis); ++row) {
+        (is_mark(data + row * step, static_cast<size_t>(size)) ? rows.first : rows.second).push_back(row);
+    }
+    return rows;
+}
+
+IValue value_of(const Argument &argument, const std::vector<at::Tensor> &leaves, bool begins) {
+    if (begins && argument.starts_empty) return {};
     switch (argument.kind) {
         case Argument::LEAF: return leaves[argument.leaf];
         case Argument::FIXED: return argument.fixed;
         case Argument::TUPLE: {
             std::vector<IValue> parts;
-            for (const auto &part : argument.parts) parts.push_back(value_of(part, leaves));
+            for (const auto &part : argument.parts) parts.push_back(value_of(part, leaves, false));
             return c10::ivalue::Tuple::create(std::move(parts));
         }
         case Argument::LIST: {
@@ -121,18 +150,17 @@ void name(const IValue &value, const std::string &own, bool root, std::vector<st
 IValue call(const torch::jit::Module &module, const Program &program, const std::vector<at::Tensor> &leaves) {
     torch::jit::Stack stack;
     stack.emplace_back(module._ivalue());
-    for (const auto &argument : program.arguments) stack.push_back(value_of(argument, leaves));
+    for (const auto &argument : program.arguments) stack.push_back(value_of(argument, leaves, false));
     module.get_method(program.method).function().run(stack);
     return std::move(stack.front());
 }
 
 at::Tensor borrowed(const relevo_tensor &tensor) {
-    TORCH_CHECK(tensor.device.kind == 1, "tensors come in the processor's memory");
     auto *data = static_cast<char *>(tensor.data) + tensor.byte_offset;
-    const c10::IntArrayRef sizes(tensor.shape, tensor.ndim);
-    const auto type = scalar_type(tensor.dtype);
-    if (tensor.strides == nullptr) return at::from_blob(data, sizes, type);
-    return at::from_blob(data, sizes, c10::IntArrayRef(tensor.strides, tensor.ndim), type);
+    const auto device = device_of(tensor.device);
+    auto maker = at::for_blob(data, c10::IntArrayRef(tensor.shape, tensor.ndim));
+    if (tensor.strides != nullptr) maker.strides(c10::IntArrayRef(tensor.strides, tensor.ndim));
+    return maker.options(at::TensorOptions(device).dtype(scalar_type(tensor.dtype))).target_device(device).make_tensor();
 }
 
 // Gives torch a number of threads for a call. What the program at large uses comes back afterwards: the number is one for
@@ -182,9 +210,12 @@ struct Session {
     torch::jit::Module module;
     torch::jit::Function *function;
     std::vector<Argument> arguments;
+    Start start;
     std::vector<bool> writes;
     // Whether the module may keep what it is given.
     bool copies;
+    // Whether float32 becomes bfloat16, which no array has.
+    bool narrows;
     c10::Device device;
     int threads;
 
@@ -220,8 +251,10 @@ struct Session {
                                           : copy_of(program.module)),
           function(&module.get_method(program.method).function()),
           arguments(program.arguments),
+          start(program.start),
           writes(program.writes),
           copies(apart || !program.states.empty()),
+          narrows(program.narrows),
           device(program.device),
           threads(program.threads),
           staged_inputs(program.writes.size()) {
@@ -245,8 +278,11 @@ struct Session {
 
     // The caller's tensor as the module gets it: its own memory, where nothing can go wrong with that.
     at::Tensor leaf(const relevo_tensor &input, size_t index) {
+        const auto place = device_of(input.device);
+        TORCH_CHECK(place.is_cpu() || place == device, "an input lies on ", place, ", but the model runs on ", device);
         auto given = borrowed(input);
-        if (device.is_cpu()) return writes[index] || copies ? given.clone() : given;
+        if (narrows && given.scalar_type() == c10::kFloat) given = given.to(c10::kBFloat16);
+        if (place == device) return writes[index] || copies ? given.clone() : given;
         if (!device.is_cuda()) return given.to(device);
         auto &staged = staged_inputs[index];
         if (!staged.defined() || staged.sizes() != given.sizes() || staged.scalar_type() != given.scalar_type()) {
@@ -274,14 +310,55 @@ struct Session {
             place.object->setSlot(place.slot, gathered(place.form, place.own, at));
         }
         const Threads limit(threads);
+        IValue value;
+        if (start.input) {
+            const auto axis = start.input_axes[*start.input];
+            const auto [begins, goes_on] = by_mark(borrowed(inputs[*start.input]).cpu(), axis);
+            value = begins.empty() || goes_on.empty() ? pass(!begins.empty()) : passes(begins, goes_on);
+        } else {
+            value = pass(false);
+        }
+        for (const auto &place : places) spread(place.name, place.form, place.object->getSlot(place.slot), results);
+        return value;
+    }
+
+    // One pass on the leaves; where all rows begin an episode, without what it makes itself then.
+    IValue pass(bool begins) {
         stack.clear();
         stack.emplace_back(module._ivalue());
-        for (const auto &argument : arguments) stack.push_back(value_of(argument, leaves));
+        for (const auto &argument : arguments) stack.push_back(value_of(argument, leaves, begins));
         function->run(stack);
         IValue value = std::move(stack.front());
         results.clear();
         flatten(value, results);
-        for (const auto &place : places) spread(place.name, place.form, place.object->getSlot(place.slot), results);
+        return value;
+    }
+
+    // Two passes, one of the rows that begin an episode, one of the others.
+    IValue passes(const std::vector<int64_t> &begins, const std::vector<int64_t> &goes_on) {
+        const auto all = leaves;
+        const auto numbers = [&](const std::vector<int64_t> &rows) { return at::tensor(rows, at::kLong).to(device); };
+        const auto select = [&](const at::Tensor &rows) {
+            for (size_t leaf = 0; leaf < all.size(); ++leaf) leaves[leaf] = all[leaf].index_select(start.input_axes[leaf], rows);
+        };
+        const auto first = numbers(begins), others = numbers(goes_on);
+        select(first);
+        pass(true);
+        const auto of_first = results;
+        select(others);
+        IValue value = pass(false);
+        TORCH_CHECK(of_first.size() == results.size(), "it gave ", of_first.size(), " tensors at the start of an episode, but ",
+                    results.size(), " within one");
+        for (size_t output = 0; output < results.size() && output < start.output_axes.size(); ++output) {
+            const auto axis = start.output_axes[output];
+            if (axis < 0) continue;
+            auto sizes = results[output].sizes().vec();
+            sizes.at(axis) = first.numel() + others.numel();
+            auto joined = at::empty(sizes, results[output].options());
+            joined.index_copy_(axis, first, of_first[output].to(joined.scalar_type()));
+            results[output] = joined.index_copy_(axis, others, results[output]);
+        }
+        leaves = all;
         return value;
     }
 
@@ -375,7 +452,8 @@ relevo_message relevo_torch_forward(Session *session, const relevo_tensor *input
         const c10::InferenceMode inference;
         const Finish finish{*session};
         session->run(inputs, count);
-        bool waits = false;
+        // Until then the device may still be reading inputs.
+        const bool waits = session->device.is_cuda();
         for (size_t position = 0; position < wanted_count; ++position) {
             TORCH_CHECK(wanted[position] < session->results.size(), "it gave ", session->results.size(),
                         " tensors, but number ", wanted[position], " was asked for");
@@ -392,7 +470,6 @@ relevo_message relevo_torch_forward(Session *session, const relevo_tensor *input
                     staged = at::empty(result.sizes(), at::TensorOptions().dtype(type).pinned_memory(true));
                 }
                 staged.copy_(result, /*non_blocking=*/true);
-                waits = true;
             } else {
                 at::from_blob(memory, result.sizes(), type).copy_(result);
             }

@@ -77,7 +77,14 @@ relevo_message relevo_torch_load(const void *data, size_t size, const char *devi
         loaded->module = torch::jit::load(std::make_shared<Memory>(data, size), loaded->device, extra);
         loaded->declared = extra[DECLARED];
         loaded->module.eval();
-        for (auto parameter : loaded->module.parameters()) parameter.requires_grad_(false);
+        bool others = false;
+        for (auto parameter : loaded->module.parameters()) {
+            parameter.requires_grad_(false);
+            const bool narrow = parameter.scalar_type() == c10::kBFloat16;
+            loaded->narrows |= narrow;
+            others |= parameter.is_floating_point() && !narrow;
+        }
+        loaded->narrows &= !others;
         *program = loaded.release();
     });
 }

@@ -18,6 +18,9 @@ namespace relevo_torch {
 struct Argument {
     enum Kind { LEAF, FIXED, TUPLE, LIST, DICTIONARY };
     Kind kind = FIXED;
+    std::string name;
+    // Whether it is None for rows that begin an episode.
+    bool starts_empty = false;
     size_t leaf = 0;
     c10::IValue fixed;
     std::vector<Argument> parts;
@@ -67,14 +70,26 @@ struct Attribute {
     c10::IValue value;
 };
 
+// How an episode begins where the method makes its first state of None.
+struct Start {
+    // The input whose rows say by a mark that they begin; none where states are never None.
+    std::optional<size_t> input;
+    // Where inputs and outputs count rows; -1 for outputs that do not.
+    std::vector<int64_t> input_axes;
+    std::vector<int64_t> output_axes;
+};
+
 struct Program {
     torch::jit::Module module;
     c10::Device device = c10::kCPU;
     int threads = 1;
+    // Whether all weights are bfloat16, so that inputs must be.
+    bool narrows = false;
     // What `relevo.export` wrote into the archive about the inputs; empty where it did not.
     std::string declared;
     std::string method;
     std::vector<Argument> arguments;
+    Start start;
     // Whether the code may write to an input, one for each leaf.
     std::vector<bool> writes;
     // What the method may change of the module.
@@ -141,7 +156,7 @@ c10::IValue gathered(const Form &form, const std::vector<at::Tensor> &tensors, s
 // Calls the method.
 c10::IValue call(const torch::jit::Module &module, const Program &program, const std::vector<at::Tensor> &leaves);
 
-// A tensor over the caller's memory.
+// A tensor over the caller's memory, where that lies.
 at::Tensor borrowed(const relevo_tensor &tensor);
 
 }  // namespace relevo_torch

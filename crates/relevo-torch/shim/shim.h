@@ -43,6 +43,11 @@ relevo_message relevo_torch_number(const Program *program, const char *method, i
 // Keys of dictionaries, and lengths of lists, are those that the code asks for.
 relevo_message relevo_torch_prepare(Program *program, const char *method, const relevo_text *optional,
                                     size_t optional_count, relevo_each_text each_input, void *context);
+// From now on the arguments in `empty` are None for rows whose part of input number `input` begins with a mark (what NaN of its
+// size is no result of a calculation, see forward.cpp). `input_axes` says where each input counts rows, `output_axes` where
+// outputs do, -1 where they do not. With no arguments, nothing is None any more.
+relevo_message relevo_torch_start_empty(Program *program, const relevo_text *empty, size_t empty_count, size_t input,
+                                        const int64_t *input_axes, const int64_t *output_axes, size_t output_count);
 // Whether the prepared method's code may change the module.
 bool relevo_torch_remembers(const Program *program);
 // Optional arguments of the method that would hold tensors.

@@ -168,15 +168,33 @@ relevo_message relevo_torch_prepare(Program *program, const char *method, const 
                 continue;
             }
             arguments.push_back(builder.build(declared.name(), declared.type(), value));
+            arguments.back().name = declared.name();
             const bool plain = declared.type()->kind() == c10::TypeKind::TensorType;
             writes.resize(builder.leaves.size(), !plain || aliases.hasWriters(value));
         }
         TORCH_CHECK(!builder.leaves.empty(), "its method `", method, "` takes no tensor");
         program->method = method;
         program->arguments = std::move(arguments);
+        program->start = {};
         program->writes = std::move(writes);
         program->memory = writes_of(program->module, method);
         for (const auto &leaf : builder.leaves) tell(each_input, context, leaf);
+    });
+}
+
+relevo_message relevo_torch_start_empty(Program *program, const relevo_text *empty, size_t empty_count, size_t input,
+                                        const int64_t *input_axes, const int64_t *output_axes, size_t output_count) {
+    return guarded([&] {
+        for (auto &argument : program->arguments) argument.starts_empty = false;
+        program->start = {};
+        for (size_t index = 0; index < empty_count; ++index) {
+            const std::string name(empty[index].data, empty[index].size);
+            for (auto &argument : program->arguments) argument.starts_empty |= argument.name == name;
+        }
+        if (empty_count == 0) return;
+        program->start.input = input;
+        program->start.input_axes.assign(input_axes, input_axes + program->writes.size());
+        program->start.output_axes.assign(output_axes, output_axes + output_count);
     });
 }
 

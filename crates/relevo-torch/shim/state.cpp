@@ -147,7 +147,9 @@ relevo_message relevo_torch_find_state(Program *program, const relevo_tensor *in
         const auto pass = [&](const torch::jit::Module &module, size_t number) {
             std::vector<at::Tensor> leaves;
             for (size_t index = number * count; index < (number + 1) * count; ++index) {
-                leaves.push_back(borrowed(inputs[index]).clone().to(program->device));
+                const auto given = borrowed(inputs[index]).clone().to(program->device);
+                const bool narrows = program->narrows && given.scalar_type() == c10::kFloat;
+                leaves.push_back(narrows ? given.to(c10::kBFloat16) : given);
             }
             call(module, *program, leaves);
             return attributes(module);

@@ -13,15 +13,20 @@ pub(crate) struct Declared {
     pub(crate) row: Vec<usize>,
 }
 
-/// Reads `{"inputs": {"obs": {"dtype": "uint8", "row_shape": [3, 64, 64]}}}`.
+/// Reads `{"inputs": {"obs": {"dtype": "uint8", "row_shape": [3, 64, 64]}}}`; what else is there is for others to read.
 ///
 /// # Errors
 /// Where the text is something else.
 pub(crate) fn read(text: &str) -> Result<BTreeMap<String, Declared>, String> {
     let whole: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let inputs = whole.get("inputs").and_then(Value::as_object).ok_or("it has no `inputs`")?;
+    let whole = whole.as_object().ok_or("it is no object")?;
+    let inputs = match whole.get("inputs") {
+        Some(inputs) => Some(inputs.as_object().ok_or("its `inputs` are no object")?),
+        None => None,
+    };
     inputs
-        .iter()
+        .into_iter()
+        .flatten()
         .map(|(name, input)| {
             let scalar = input.get("dtype").and_then(Value::as_str).and_then(Scalar::named);
             let sizes = input.get("row_shape").and_then(Value::as_array);
@@ -43,7 +48,8 @@ mod tests {
         let declared = Declared { scalar: Scalar::BYTE, row: vec![3, 8] };
         let whole = r#"{"inputs": {"obs": {"dtype": "uint8", "row_shape": [3, 8]}}}"#;
         assert_eq!(read(whole), Some(vec![("obs".into(), declared)]));
-        for broken in ["", "{}", "[]", &whole.replace("uint8", "text"), &whole.replace("3", "-3")] {
+        assert_eq!(read(r#"{"bounds": null}"#), Some(vec![]));
+        for broken in ["", "[]", r#"{"inputs": 1}"#, &whole.replace("uint8", "text"), &whole.replace("3", "-3")] {
             assert_eq!(read(broken), None, "{broken}");
         }
     }

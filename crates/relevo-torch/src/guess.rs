@@ -9,6 +9,22 @@ use crate::scalar::{Scalar, Shown};
 /// Sides of square images, the usual ones first.
 const USUAL_SIDES: [usize; 14] = [84, 64, 96, 32, 36, 40, 42, 48, 80, 128, 16, 20, 224, 28];
 const MOST_SIDE: usize = 128;
+/// Names of inputs that tell whether an episode goes on or begins, where there are states.
+const EPISODES: [&str; 13] = [
+    "mask",
+    "masks",
+    "episode_mask",
+    "episode_masks",
+    "not_done",
+    "not_dones",
+    "nonterminal",
+    "nonterminals",
+    "episode_start",
+    "episode_starts",
+    "is_first",
+    "done",
+    "dones",
+];
 /// Larger numbers in an error are no width.
 const MOST_WIDTH: usize = 1 << 20;
 
@@ -32,6 +48,8 @@ pub(crate) enum Purpose {
     Observation,
     Mask,
     State,
+    /// Whether an episode goes on, or begins: one number a row beside states.
+    Episode,
 }
 
 /// What the module's tensors say of widths.
@@ -46,6 +64,8 @@ pub(crate) struct Hints {
     channels: [Vec<usize>; 2],
     /// Layers and width of recurrent layers; no layers for cells.
     memories: Vec<(Option<usize>, usize)>,
+    /// Whether errors are all that tells of widths.
+    is_blind: bool,
 }
 
 impl Guess {
@@ -57,6 +77,22 @@ impl Guess {
 }
 
 impl Purpose {
+    /// Those of all inputs; `states` are given as such. Beside states, some names tell of episodes.
+    pub(crate) fn all(names: &[String], states: &[String]) -> Vec<Self> {
+        let own = |name: &String| {
+            if states.contains(name) { Self::State } else { Self::of(name, name.contains('.')) }
+        };
+        let mut purposes: Vec<_> = names.iter().map(own).collect();
+        if purposes.contains(&Self::State) {
+            for (name, purpose) in names.iter().zip(&mut purposes) {
+                if *purpose != Self::State && EPISODES.contains(&&*name.to_ascii_lowercase()) {
+                    *purpose = Self::Episode;
+                }
+            }
+        }
+        purposes
+    }
+
     /// By name. `in_tuple` says that the input is a part of a tuple, as states of LSTMs are.
     pub(crate) fn of(name: &str, in_tuple: bool) -> Self {
         let name = name.split('.').next().unwrap_or(name).to_ascii_lowercase();
@@ -66,6 +102,7 @@ impl Purpose {
             return Self::Mask;
         }
         let state = holds(&["hidden", "rnn_state", "recurrent", "memory", "lstm", "carry", "cell_state"])
+            || name.contains("hxs")
             || is(&[
                 "h",
                 "c",
@@ -98,6 +135,7 @@ impl Hints {
             choices: Vec::new(),
             channels: [Vec::new(), Vec::new()],
             memories: Vec::new(),
+            is_blind: false,
         };
         let mut layers: BTreeMap<(String, usize), usize> = BTreeMap::new();
         for tensor in tensors {
@@ -138,7 +176,28 @@ impl Hints {
             self.widths.retain(|known| *known != width);
             self.widths.insert(0, width);
         }
-        self.widths.iter().any(|width| !before.contains(width))
+        if self.is_blind && error.contains("3-D") {
+            // Any of them may be that of a recurrent layer, which asks for a state with an axis for layers; how many there are, its
+            // next error tells.
+            let known = self.memories.clone();
+            let new = self.widths.iter().map(|width| (Some(1), *width)).filter(|memory| !known.contains(memory));
+            self.memories.extend(new);
+        }
+        let memory = expected_memory(error).filter(|memory| !self.memories.contains(memory));
+        self.memories.extend(memory);
+        memory.is_some() || self.widths.iter().any(|width| !before.contains(width))
+    }
+
+    /// Whether the module's tensors tell of no width at all, as those of a frozen one.
+    pub(crate) fn tells_nothing(&self) -> bool {
+        self.widths.is_empty() && self.memories.is_empty()
+    }
+
+    /// Takes a width that cannot be for that of everything, so that errors tell the true ones.
+    pub(crate) fn pretend(&mut self, width: usize) {
+        self.is_blind = true;
+        self.widths.push(width);
+        self.memories.push((Some(1), width));
     }
 
     /// Guesses for an input, the likeliest first.
@@ -146,7 +205,12 @@ impl Hints {
         let guess = |scalar, row: &[usize], axis| Guess { scalar, row: row.to_vec(), axis };
         let mut guesses = Vec::new();
         match purpose {
-            Purpose::Mask => {
+            Purpose::Mask | Purpose::Episode => {
+                if purpose == Purpose::Episode {
+                    for row in [&[1][..], &[]] {
+                        guesses.extend([self.scalar, Scalar::BOOL].map(|scalar| guess(scalar, row, 0)));
+                    }
+                }
                 for scalar in [self.scalar, Scalar::BOOL] {
                     guesses.extend(self.choices.iter().map(|width| guess(scalar, &[*width], 0)));
                 }
@@ -188,7 +252,7 @@ impl Hints {
 
     fn given_row(&self, row: &[usize], purpose: Purpose) -> Vec<Guess> {
         let mut scalars = match purpose {
-            Purpose::Mask => vec![self.scalar, Scalar::BOOL, Scalar::LONG],
+            Purpose::Mask | Purpose::Episode => vec![self.scalar, Scalar::BOOL, Scalar::LONG],
             Purpose::State => vec![self.scalar],
             Purpose::Observation => {
                 vec![self.scalar, Scalar::LONG, Scalar::BYTE, Scalar::BOOL, Scalar::CHAR, Scalar::SHORT, Scalar::INT]
@@ -213,6 +277,22 @@ fn add(widths: &mut Vec<usize>, width: usize) {
     if !widths.contains(&width) {
         widths.push(width);
     }
+}
+
+/// The layers and the width of a recurrent layer's state, where its error tells them: `Expected hidden size (2, 1, 12), got [1, 1,
+/// 7919]`.
+fn expected_memory(error: &str) -> Option<(Option<usize>, usize)> {
+    let (_, behind) = error.split_once("xpected hidden")?;
+    let (_, behind) = behind.split_once('(')?;
+    let (inside, _) = behind.split_once(')')?;
+    match numbers_in_order(inside)[..] {
+        [layers, _, width] if layers > 0 && width > 0 => Some((Some(layers), width)),
+        _ => None,
+    }
+}
+
+fn numbers_in_order(text: &str) -> Vec<usize> {
+    text.split(',').filter_map(|word| word.trim().parse().ok()).filter(|number| *number <= MOST_WIDTH).collect()
 }
 
 /// The whole numbers in a text that may be sizes: `1x8` holds two, `mat1` none.
@@ -264,6 +344,17 @@ impl Example {
         Self { shape, scalar: guess.scalar, words: words.into_iter().map(u64::to_le).collect() }
     }
 
+    /// One whose every number has these bytes.
+    pub(crate) fn filled(guess: &Guess, rows: &[usize], bytes: &[u8]) -> Self {
+        let mut example = Self::new(guess, Purpose::State, rows);
+        let size = guess.scalar.dtype().size();
+        let whole: Vec<u8> = bytes[..size].iter().copied().cycle().take(example.words.len() * 8).collect();
+        for (word, bytes) in example.words.iter_mut().zip(whole.chunks_exact(8)) {
+            *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)).to_le();
+        }
+        example
+    }
+
     pub(crate) fn tensor(&self) -> Tensor {
         Tensor {
             data: self.words.as_ptr().cast_mut().cast(),
@@ -282,6 +373,7 @@ fn value(scalar: Scalar, purpose: Purpose, row: usize, within: usize) -> [u8; 8]
     let mut bytes = [0; 8];
     let real = match purpose {
         Purpose::Mask => 1.0,
+        Purpose::Episode => f64::from(u8::from(row % 3 != 1)),
         _ => ((within * 7919 + row * 104_729) % 2001) as f64 / 1000.0 - 1.0,
     };
     let real = if row >= LARGE_ROW && purpose == Purpose::Observation { LARGE * real } else { real };
@@ -290,6 +382,7 @@ fn value(scalar: Scalar, purpose: Purpose, row: usize, within: usize) -> [u8; 8]
         Scalar::DOUBLE => bytes.copy_from_slice(&real.to_le_bytes()),
         // One, with the sign: a half has no type here.
         Scalar::HALF => bytes[1] = if real < 0.0 { 0xBC } else { 0x3C },
+        _ if purpose == Purpose::Episode => bytes[0] = u8::from(row % 3 != 1),
         _ => bytes[0] = u8::from(purpose == Purpose::Mask || (within + row) % 2 == 1),
     }
     bytes
@@ -306,11 +399,29 @@ mod tests {
     }
 
     #[test]
+    fn memories_in_torchs_words() {
+        let told = |text| expected_memory(text);
+        assert_eq!(told("Expected hidden size (2, 1, 12), got [1, 1, 7919]"), Some((Some(2), 12)));
+        assert_eq!(told("Expected hidden[0] size (1, 1, 6), got [1, 1, 5]"), Some((Some(1), 6)));
+        for other in ["Expected hidden size", "Expected 5, got 7919", "Expected hidden size (x), got 1"] {
+            assert_eq!(told(other), None, "{other}");
+        }
+    }
+
+    #[test]
     fn purposes_by_name() {
         assert_eq!(Purpose::of("hc0.0", true), Purpose::State);
         assert_eq!(Purpose::of("x", false), Purpose::Observation);
         assert_eq!(Purpose::of("obs.1", true), Purpose::Observation);
         assert_eq!(Purpose::of("action_mask", false), Purpose::Mask);
+        let all = |names: &[&str], states: &[&str]| {
+            let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+            Purpose::all(&owned(names), &owned(states))
+        };
+        let whole = [Purpose::Observation, Purpose::State, Purpose::Episode];
+        assert_eq!(all(&["inputs", "rnn_hxs", "masks"], &[]), whole);
+        assert_eq!(all(&["inputs", "carried", "done"], &["carried"]), whole);
+        assert_eq!(all(&["inputs", "mask"], &[]), [Purpose::Observation, Purpose::Mask]);
     }
 
     #[test]

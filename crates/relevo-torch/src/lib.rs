@@ -11,6 +11,7 @@ mod model;
 mod probe;
 mod scalar;
 mod shim;
+mod start;
 
 use std::path::Path;
 
@@ -22,7 +23,7 @@ use relevo_abi::{
 
 use crate::model::TorchModel;
 
-const EXTENSIONS: [&str; 3] = ["pt", "pth", "ts"];
+const EXTENSIONS: [&str; 5] = ["pt", "pth", "ts", "jit", "torchscript"];
 
 struct TorchBackend {
     version: String,

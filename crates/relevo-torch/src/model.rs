@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use relevo_abi::{
-    BatchKind, FailureKind,
+    BatchKind, Device, FailureKind,
     export::{self, Call, Description, Failure, Options, Source, StateLink, TensorSpec},
 };
 use sha2::{Digest, Sha256};
@@ -13,10 +13,11 @@ use crate::{
     archive::{self, Kind},
     declared::{self, Declared},
     device,
-    guess::{Example, LARGE_ROW, Purpose},
+    guess::{Example, Guess, LARGE_ROW, Purpose},
     probe::{self, Found, Inputs},
     scalar::{Scalar, Shown},
     shim::{self, Program},
+    start::{self, Starts},
 };
 
 /// Methods that put a module's memory back, as exporters call them.
@@ -69,8 +70,12 @@ impl TorchModel {
         let program = Program::load(bytes, &device, options.threads).map_err(|reason| {
             refused(format!("torch cannot read it: {}; copy or export it again", first_line(&reason)))
         })?;
-        let mut described = Described::find(program, &options.shapes, source.path)?;
+        let mut described = Described::find(program, options, source.path)?;
         described.description.producer = format!("TorchScript, run by torch {}", torch.version);
+        // Metal's tensors are no addresses.
+        let cuda = device.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        described.description.input_device = cuda.map(Device::cuda);
+        described.description.declared = described.program.declared().unwrap_or_default();
         described.description.sha256 = format!("{:x}", Sha256::digest(bytes));
         Ok(Self { program: described.program, description: described.description, path })
     }
@@ -88,7 +93,7 @@ struct Described {
 }
 
 impl Described {
-    fn find(mut program: Program, shapes: &BTreeMap<String, Vec<usize>>, path: &Path) -> export::Result<Self> {
+    fn find(mut program: Program, options: &Options, path: &Path) -> export::Result<Self> {
         let methods = program.methods(false);
         let has = |name: &str| methods.iter().any(|method| method == name);
         // RelayRL 0.4's modules act by `step`, and tell their widths.
@@ -107,14 +112,24 @@ impl Described {
         let declared = program.declared().map_or_else(|| Ok(BTreeMap::new()), |text| declared::read(&text));
         let declared = declared.map_err(|reason| refused(format!("its relevo.json: {reason}; export it again")))?;
         // With everything that may be of use first.
-        let mut tried = vec![[masks.clone(), states].concat(), masks, Vec::new()];
+        let mut tried = vec![[masks.clone(), states.clone()].concat(), masks.clone(), Vec::new()];
         tried.dedup();
-        let mut shapes = shapes.clone();
+        let mut shapes = options.shapes.clone();
         // What a folder says comes first, but gives way where no forward pass agrees with it.
         let folders = match shapes.remove("") {
             Some(row) => vec![Some(row), None],
             None => vec![None],
         };
+        // What comes out where no state goes in shows what states are like.
+        let mut begun = Vec::new();
+        if !states.is_empty()
+            && let Ok(names) = program.prepare(method, &masks)
+            && let Ok(search) =
+                Search::new(&program, &names, &shapes, &declared, &options.states, folders[0].as_deref())
+            && let Ok((_, found)) = search.found(&program)
+        {
+            begun = found.begun();
+        }
         let mut failure = None;
         for (included, folder) in tried.iter().flat_map(|included| folders.iter().map(move |folder| (included, folder)))
         {
@@ -129,10 +144,16 @@ impl Described {
                     "its {weight}, as a training that went astray leaves it; export an earlier checkpoint"
                 )));
             }
-            match Search::new(&program, &names, &shapes, &declared, folder.as_deref())?.found(&program) {
+            let mut search = Search::new(&program, &names, &shapes, &declared, &options.states, folder.as_deref())?;
+            search.begun.clone_from(&begun);
+            match search.found(&program) {
                 Ok((search, found)) => {
                     let mut description = search.description(&found);
                     if has_loose_state(&description, included) {
+                        continue;
+                    }
+                    let empty: Vec<_> = states.iter().filter(|name| included.contains(name)).cloned().collect();
+                    if !empty.is_empty() && !add_start(&mut program, &empty, &search, &found, &mut description)? {
                         continue;
                     }
                     add_notes(&mut description, method, optional.iter().filter(|name| !included.contains(name)));
@@ -168,15 +189,19 @@ struct Search<'a> {
     /// Inputs whose row the module itself tells.
     told: Vec<String>,
     random: Vec<String>,
+    /// What states may be like.
+    begun: Vec<Guess>,
 }
 
 impl<'a> Search<'a> {
-    /// `folder` is the row of the first observation, as a folder's `metadata.json` says it.
+    /// `states` are inputs of which the user says that they are states; `folder` is the row of the first observation, as a folder's
+    /// `metadata.json` says it.
     fn new(
         program: &Program,
         names: &'a [String],
         shapes: &BTreeMap<String, Vec<usize>>,
         declared: &BTreeMap<String, Declared>,
+        states: &[String],
         folder: Option<&[usize]>,
     ) -> export::Result<Self> {
         if let Some(unknown) = shapes.keys().find(|name| !names.contains(name)) {
@@ -184,7 +209,7 @@ impl<'a> Search<'a> {
                 format!("shapes names `{unknown}`, but the model has no such input; it has {}", names.join(", "));
             return Err(Failure::new(FailureKind::Config, message));
         }
-        let purposes: Vec<_> = names.iter().map(|name| Purpose::of(name, name.contains('.'))).collect();
+        let purposes = Purpose::all(names, states);
         let mut given: BTreeMap<_, _> = shapes.iter().map(|(name, row)| (name.clone(), vec![row.clone()])).collect();
         let observation = purposes.iter().position(|purpose| *purpose == Purpose::Observation);
         if let (Some(row), Some(index)) = (folder, observation) {
@@ -211,7 +236,7 @@ impl<'a> Search<'a> {
             }
         }
         let random = program.random_operators().map_err(refused)?;
-        Ok(Self { names, purposes, given, types, told, random })
+        Ok(Self { names, purposes, given, types, told, random, begun: Vec::new() })
     }
 
     fn found(self, program: &Program) -> export::Result<(Self, Found)> {
@@ -220,6 +245,7 @@ impl<'a> Search<'a> {
             purposes: &self.purposes,
             given: &self.given,
             types: &self.types,
+            begun: &self.begun,
             random: !self.random.is_empty(),
         };
         match probe::find(program, &inputs) {
@@ -314,6 +340,8 @@ impl<'a> Search<'a> {
             notes,
             batch,
             batch_reason,
+            input_device: None,
+            declared: String::new(),
         }
     }
 
@@ -336,6 +364,34 @@ impl<'a> Search<'a> {
         }
         links
     }
+}
+
+/// Lets an episode begin with what the module makes of None, where that is something else than zeros. Gives whether the module
+/// uses those states at all.
+fn add_start(
+    program: &mut Program,
+    empty: &[String],
+    search: &Search<'_>,
+    found: &Found,
+    description: &mut Description,
+) -> export::Result<bool> {
+    let starts = Starts { states: empty, names: search.names, purposes: &search.purposes, found };
+    if !starts.are_used(program).map_err(refused)? {
+        return Ok(false);
+    }
+    let marked = starts.marked(program, !search.random.is_empty()).map_err(refused)?;
+    for link in description.states.iter_mut().filter(|link| marked.contains(&link.input)) {
+        let guess = &found.guesses[link.input];
+        link.initial = start::mark(guess.scalar.dtype()).repeat(guess.row.iter().product());
+    }
+    if !marked.is_empty() {
+        let names: Vec<_> = empty.iter().map(|name| format!("`{name}`")).collect();
+        description.notes.push(format!(
+            "{} is None at the start of an episode, of which the module makes another state than zeros",
+            names.join(" and ")
+        ));
+    }
+    Ok(true)
 }
 
 fn add_notes<'a>(description: &mut Description, method: &str, left_out: impl Iterator<Item = &'a String>) {

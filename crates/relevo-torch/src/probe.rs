@@ -1,7 +1,7 @@
 //! Finding the shapes that a module does not declare, by calling it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,10 @@ const MOST_CALLS: usize = 6_000;
 const LONGEST: Duration = Duration::from_secs(8);
 /// Widths that no policy has: what accepts them takes any.
 const IMPOSSIBLE: [usize; 2] = [7919, 7907];
+/// Rounds of a search where the module's tensors tell nothing: each learns a width or two.
+const BLIND_ROUNDS: usize = 8;
+/// Different failures of a round that are read.
+const MOST_FAILURES: usize = 64;
 /// A row in a batch may differ by so much from the row alone, relative plus absolute.
 const TOLERANCE: f64 = 1e-3;
 /// Why a module with memory takes one row.
@@ -33,6 +37,28 @@ pub(crate) struct Found {
     pub(crate) single: Option<String>,
 }
 
+impl Found {
+    /// What the outputs behind the first are like, the last ones first: states that came out may go in.
+    pub(crate) fn begun(&self) -> Vec<Guess> {
+        let mut begun: Vec<Guess> = Vec::new();
+        for (output, batch_axis) in self.outputs.iter().zip(&self.batch_axes).skip(1).rev() {
+            let axes = (0..output.shape.len()).filter(|axis| match (&self.single, batch_axis) {
+                (None, known) => *known == Some(*axis),
+                (Some(_), _) => output.shape[*axis] == 1,
+            });
+            for axis in axes {
+                let mut row = output.shape.clone();
+                row.remove(axis);
+                let guess = Guess { scalar: output.scalar, row, axis };
+                if !begun.contains(&guess) {
+                    begun.push(guess);
+                }
+            }
+        }
+        begun
+    }
+}
+
 /// Inputs that are guessed together: the parts of a tuple that holds states are alike, and often all states are.
 struct Group {
     leaves: Vec<usize>,
@@ -47,6 +73,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) given: &'a BTreeMap<String, Vec<Vec<usize>>>,
     /// Types that are known.
     pub(crate) types: &'a BTreeMap<String, Scalar>,
+    /// What a state may be like, as it comes out where none goes in.
+    pub(crate) begun: &'a [Guess],
     /// Whether the outputs differ from call to call anyway.
     pub(crate) random: bool,
 }
@@ -65,13 +93,18 @@ pub(crate) fn find(program: &Program, inputs: &Inputs<'_>) -> Result<Found> {
         calls: 0,
         begun: Instant::now(),
         failure: String::new(),
+        failures: BTreeSet::new(),
     };
     let unknown = inputs.names.iter().filter(|name| !inputs.given.contains_key(*name)).count();
     if unknown == 1 && inputs.names.len() == 1 {
         search.ask_for_the_width(&mut hints)?;
     }
+    let is_blind = hints.tells_nothing() && inputs.names.len() > 1;
+    if is_blind {
+        hints.pretend(IMPOSSIBLE[0]);
+    }
     // What a failure says of widths may be what was missing.
-    for _ in 0..3 {
+    for _ in 0..if is_blind { BLIND_ROUNDS } else { 3 } {
         let loose = inputs.loose_states();
         for alike in [true, false].into_iter().skip(usize::from(loose < 2)) {
             if let Some(found) = search.run(&groups(inputs, &hints, alike)) {
@@ -79,7 +112,15 @@ pub(crate) fn find(program: &Program, inputs: &Inputs<'_>) -> Result<Found> {
             }
         }
         let failure = search.failure.clone();
-        if search.is_over() || !hints.learn(&failure, &[]) {
+        let mut learned = false;
+        if is_blind {
+            for failure in std::mem::take(&mut search.failures) {
+                learned |= hints.learn(&failure, &IMPOSSIBLE);
+            }
+        } else {
+            learned = hints.learn(&failure, &[]);
+        }
+        if search.is_over() || !learned {
             break;
         }
     }
@@ -114,10 +155,12 @@ fn groups(inputs: &Inputs<'_>, hints: &Hints, alike: bool) -> Vec<Group> {
             None => alike.then_some(""),
             Some((tuple, _)) => Some(tuple),
         };
-        match groups.iter_mut().find(|(known, _)| tuple.is_some() && *known == tuple) {
-            Some((_, group)) => group.leaves.push(leaf),
-            None => groups.push((tuple, Group { leaves: vec![leaf], guesses: hints.guesses(*purpose) })),
+        if let Some((_, group)) = groups.iter_mut().find(|(known, _)| tuple.is_some() && *known == tuple) {
+            group.leaves.push(leaf);
+            continue;
         }
+        let begun = if *purpose == Purpose::State { inputs.begun } else { &[] };
+        groups.push((tuple, Group { leaves: vec![leaf], guesses: [begun, &hints.guesses(*purpose)].concat() }));
     }
     groups.into_iter().map(|(_, group)| group).collect()
 }
@@ -132,6 +175,8 @@ struct Search<'a> {
     begun: Instant,
     /// The last failure of a single row.
     failure: String,
+    /// Different ones of this round.
+    failures: BTreeSet<String>,
 }
 
 impl Search<'_> {
@@ -179,7 +224,12 @@ impl Search<'_> {
                     return before.filter(|known| scalars(known) != scalars(&found)).or(Some(found));
                 }
                 Ok(found) => single = single.or(Some(found)),
-                Err(failure) => self.failure = failure,
+                Err(failure) => {
+                    if self.failures.len() < MOST_FAILURES {
+                        self.failures.insert(failure.clone());
+                    }
+                    self.failure = failure;
+                }
             }
             // The next combination; the last group changes fastest.
             let Some(next) = (0..groups.len()).rev().find(|group| position[*group] + 1 < groups[*group].guesses.len())
@@ -195,6 +245,9 @@ impl Search<'_> {
     /// Whether these guesses run, alone and in batches.
     fn attempt(&mut self, guesses: &[Guess]) -> Result<Found> {
         let outputs = self.call(guesses, &[0])?;
+        if guesses.iter().any(|guess| IMPOSSIBLE.iter().any(|width| guess.row.contains(width))) {
+            return Err("it takes inputs of any width".into());
+        }
         self.session = self.program.session(true)?;
         // What remembers serves one actor at a time anyway.
         let batches = if self.remembers { Err(REMEMBERS.into()) } else { self.batches(guesses, &outputs) };

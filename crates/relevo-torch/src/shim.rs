@@ -48,6 +48,15 @@ unsafe extern "C" {
         each: EachText,
         context: *mut c_void,
     ) -> Message;
+    fn relevo_torch_start_empty(
+        program: *mut RawProgram,
+        empty: *const Text<'_>,
+        empty_count: usize,
+        input: usize,
+        input_axes: *const i64,
+        output_axes: *const i64,
+        output_count: usize,
+    ) -> Message;
     fn relevo_torch_optional_arguments(
         program: *const RawProgram,
         method: *const c_char,
@@ -211,6 +220,25 @@ impl Program {
             relevo_torch_prepare(self.0, method.as_ptr(), optional.as_ptr(), optional.len(), push_text, context)
         })?;
         Ok(names)
+    }
+
+    /// From now on the arguments named in `empty` are None for rows whose part of this input begins with [`crate::start::mark`];
+    /// with no names, nothing is. There is an axis of rows for each input, and one for each output that has rows.
+    pub(crate) fn start_empty(
+        &mut self,
+        empty: &[String],
+        input: usize,
+        input_axes: &[usize],
+        output_axes: &[Option<usize>],
+    ) -> Result<()> {
+        let empty: Vec<_> = empty.iter().map(|text| Text::of(text)).collect();
+        let inputs: Vec<_> = input_axes.iter().map(|axis| *axis as i64).collect();
+        let outputs: Vec<_> = output_axes.iter().map(|axis| axis.map_or(-1, |axis| axis as i64)).collect();
+        // SAFETY: the program is whole, `&mut self` keeps others out, and there is an axis for each input that `prepare` gave.
+        check(unsafe {
+            let (empty, count) = (empty.as_ptr(), empty.len());
+            relevo_torch_start_empty(self.0, empty, count, input, inputs.as_ptr(), outputs.as_ptr(), outputs.len())
+        })
     }
 
     /// Arguments of the method that hold tensors and may be left out.

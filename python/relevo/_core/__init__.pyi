@@ -7,6 +7,21 @@ from relevo._core.backends import other_backends
 from relevo._core.contract import Contract, StateContract, TensorContract
 from relevo._core.devices import devices
 from relevo._core.episode import Episode
+from relevo._core.kernels import (
+    EMAPlanTracker,
+    attention_bandwidth_cost,
+    bandwidth_aware_priorities,
+    bandwidth_efficiency,
+    discounted_returns,
+    effective_bandwidth_cost,
+    gae,
+    n_step,
+    plan_surprise,
+    prefix_match,
+    prioritized_proportional,
+    priority_sample,
+    vtrace,
+)
 from relevo._core.logging import close_events, next_event
 from relevo._core.machine import processors
 from relevo._core.model import ModelModule
@@ -22,6 +37,7 @@ __all__ = [
     "Actors",
     "Agent",
     "Contract",
+    "EMAPlanTracker",
     "Episode",
     "Episodes",
     "ModelModule",
@@ -34,14 +50,26 @@ __all__ = [
     "Subscription",
     "TensorContract",
     "__version__",
+    "attention_bandwidth_cost",
+    "bandwidth_aware_priorities",
+    "bandwidth_efficiency",
     "check_bounds",
     "check_normalization",
     "close_events",
     "devices",
+    "discounted_returns",
+    "effective_bandwidth_cost",
+    "gae",
+    "n_step",
     "next_event",
     "other_backends",
+    "plan_surprise",
+    "prefix_match",
+    "prioritized_proportional",
+    "priority_sample",
     "processors",
     "repair_run",
+    "vtrace",
 ]
 
 __version__: str

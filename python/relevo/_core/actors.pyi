@@ -33,6 +33,13 @@ class Actors:
     def branches(self) -> tuple[int, ...]:
         """How many choices the policy's head has in each branch of a discrete action; empty for other heads."""
 
+    @property
+    def heads(self) -> dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]]:
+        """Heads that the policy's model could have: dtype and shape of one actor's action, and its branches.
+
+        Those that would give actions of several kinds are not among them.
+        """
+
     def __len__(self) -> int: ...
     def act(
         self,
@@ -49,8 +56,11 @@ class Actors:
 
         Args:
             obs: observations `[N, …]` of the policy's dtype; for a policy with several observations a dict by name, of
-                which other entries are passed over, or a tuple in the model's order. Tensors of other libraries are
-                taken too, on a GPU as well; to a PyTorch tensor there, the answer is one there.
+                which other entries are passed over, or a tuple in the model's order. Of a dict with one entry, a
+                policy with one observation takes that, whatever its name. Tensors of other libraries are taken too, on
+                a GPU as well; to a PyTorch tensor there, the answer is one there. Those on the policy's CUDA device
+                are read there, by calls of several actors, and copied to the host only where they are recorded or
+                normalised; write to them once the call has ended.
             mask: `[N, actions]`, true (or not 0) where an action is allowed.
             deterministic: whether to act without randomness; None leaves it to the head.
             record: whether the step belongs into the trajectory; an array `[N]` says it for each actor. An action that

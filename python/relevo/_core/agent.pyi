@@ -12,7 +12,7 @@ from relevo._core.episode import Episode
 from relevo._core.model import ModelModule
 from relevo._core.subscription import Subscription
 from relevo.record_settings import RecordSettings
-from relevo.settings import PolicySettings
+from relevo.settings import Normalization, PolicySettings
 
 @final
 class Agent:
@@ -128,6 +128,8 @@ class Agent:
         model: ModelModule | str | os.PathLike[str] | bytes | torch.nn.Module,
         policy: str = "default",
         version: int | None = None,
+        *,
+        normalization: Normalization | Mapping[str, Normalization] | None = None,
     ) -> int:
         """Exchanges a policy's model, atomically; gives the new version. It is in every row written after.
 
@@ -141,6 +143,9 @@ class Agent:
                 as many tensors as the model that serves; these have the same roles.
             policy: the policy's name.
             version: the new version, above the current one and below 2**64; the next one by default.
+            normalization: statistics of observations, as the builder takes them, from this version on; `{}` for none.
+                By default what normalised them goes on: the policy's own statistics, or, before a module, those that
+                `relevo.export` wrote into the file that serves (`contract.normalization`).
 
         Raises:
             ContractError: the new model takes other observations, gives other actions, or has NaN in its weights, or no

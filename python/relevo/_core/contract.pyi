@@ -1,5 +1,7 @@
 from typing import final
 
+from relevo.settings import Bounds, Normalization
+
 @final
 class Contract:
     """What a model takes and gives, as its names say and as a forward pass showed."""
@@ -52,6 +54,17 @@ class Contract:
         """Action outputs that the default head does not read."""
 
     @property
+    def bounds(self) -> Bounds | None:
+        """What continuous actions are brought into where no bounds are given, as the file says; None if it does not.
+
+        `relevo.export` writes them into its files.
+        """
+
+    @property
+    def normalization(self) -> dict[str, Normalization]:
+        """Statistics by which the model itself normalises observations, by name, as `relevo.export` wrote them down."""
+
+    @property
     def producer(self) -> str:
         """The tool that wrote the file."""
 
@@ -101,7 +114,11 @@ class TensorContract:
 
     @property
     def shape(self) -> tuple[int | str, ...]:
-        """The shape as declared; a string is a size that is known only when the model runs."""
+        """The shape with which the model runs; a string is a size that is known only then.
+
+        It is the declared one, but for what loading corrected: an ONNX graph that was rewritten from a batch of 1 shows
+        `batch`, sizes that a forward pass or `shapes` told are filled in.
+        """
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -113,7 +130,7 @@ class TensorContract:
 
     @property
     def role(self) -> str:
-        """What it is for: `observation`, `action_mask`, `state`; `action`, `logits`, `value`, …"""
+        """What it is for: `observation`, `action_mask`, `state`, `episode_mask`; `action`, `logits`, `value`, …"""
 
     @property
     def reason(self) -> str:

@@ -115,7 +115,8 @@ class Run:
 
         Returns:
             `sound`; `batches` and `bytes` that were compared; `unclosed_segments`; `problems`, with which all steps are
-            there, and `lost`, each a list of texts.
+            there, and `lost`, each a list of texts; `lost_episodes` and `lost_steps`, how much lies in what cannot be
+            read, as far as sidecars tell.
         """
 
 @final

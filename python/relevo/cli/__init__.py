@@ -18,6 +18,7 @@ from relevo.cli.inspect import inspect
 from relevo.cli.run import run
 from relevo.cli.terminal import INTERRUPTED, print_error
 from relevo.cli.trajectories import app as trajectories
+from relevo.cli.wording import for_command_line
 
 app = typer.Typer(
     name="relevo",
@@ -83,7 +84,7 @@ def main() -> None:
     try:
         app()
     except RelevoError as error:
-        print_error(str(error))
+        print_error(for_command_line(str(error)))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,9 @@ from relevo.cli.terminal import (
     parse_roles,
     parse_shapes,
     print_json,
+    prints_on_standard_error,
 )
+from relevo.cli.wording import for_command_line
 from relevo.settings import Head
 
 if TYPE_CHECKING:
@@ -65,13 +66,15 @@ def inspect(
 
         relevo inspect policy.onnx --head categorical --branches 3,2
     """
-    model = ModelModule.load_from_path(
-        policy, device=device, roles=parse_roles(role or []), shapes=parse_shapes(shape or [])
-    )
-    contract = model.contract
-    actions = _actions(model, head, parse_branches(branches))
+    roles, shapes = parse_roles(role or []), parse_shapes(shape or [])
+    with prints_on_standard_error():
+        model = ModelModule.load_from_path(policy, device=device, roles=roles, shapes=shapes)
+        contract = model.contract
+        actions = _actions(model, head, parse_branches(branches))
     if json:
-        print_json(_as_dict(model, contract) | {"head": head or contract.default_head, "actions": actions.as_dict()})
+        print_json(
+            _as_dict(model, contract, head) | {"head": head or contract.default_head, "actions": actions.as_dict()}
+        )
         return
     console = output()
     console.print(_tensors("inputs", contract.inputs))
@@ -109,7 +112,7 @@ def _actions(model: ModelModule, head: Head | None, branches: list[int] | None) 
     return _Actions(actors.action_columns, actors.branches)
 
 
-def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
+def _as_dict(model: ModelModule, contract: Contract, head: Head | None) -> dict[str, Any]:
     return {
         "path": str(model.path),
         "format": model.format,
@@ -126,7 +129,9 @@ def _as_dict(model: ModelModule, contract: Contract) -> dict[str, Any]:
         "default_head": contract.default_head,
         "branches": list(contract.branches),
         "unused_actions": contract.unused_actions,
-        "notes": contract.notes,
+        "bounds": contract.bounds and contract.bounds.as_dict(),
+        "normalization": {name: own.as_dict() for name, own in contract.normalization.items()},
+        "notes": _notes(contract, head),
     }
 
 
@@ -190,33 +195,16 @@ def _facts(model: ModelModule, contract: Contract, head: Head | None, actions: _
         ("default head", default),
         *chosen,
         ("an actor gets", str(actions)),
-        *(("note", note) for note in contract.notes),
-        *(("note", note) for note in _doubts(contract, head)),
+        *([("bounds", f"{contract.bounds}, from the file")] if contract.bounds else []),
+        *(("normalises", f"{name}, by itself: {own}") for name, own in contract.normalization.items()),
+        *(("note", for_command_line(note)) for note in _notes(contract, head)),
         ("sha256", model.sha256),
     ]
 
 
-def _doubts(contract: Contract, head: Head | None) -> list[str]:
-    """How to say what an output holds that is taken for the action for want of a better name."""
-    if head is not None or contract.default_head != "raw":
-        return []
-    vague = [
-        tensor
-        for tensor in contract.outputs
-        if tensor.role == "action" and "act" not in tensor.name.lower() and tensor.dtype.startswith("float")
-    ]
-    doubts = []
-    for tensor in vague:
-        width = math.prod(tensor.row_shape)
-        if width < 2:  # noqa: PLR2004 : of one choice there is none
-            continue
-        pairs = f"; means and log-deviations side by side, {width // 2} each: --head gaussian" if width % 2 == 0 else ""
-        doubts.append(
-            f"`{tensor.name}` is taken for the action itself, as its name does not tell. If it holds logits: --head "
-            f"categorical (several branches: --branches N,N,…, {width} choices in all); values of actions: --head "
-            f"argmax{pairs}"
-        )
-    return doubts
+def _notes(contract: Contract, head: Head | None) -> list[str]:
+    """Without what speaks of the default head, where another one is asked for."""
+    return [note for note in contract.notes if head is None or not note.startswith("by default ")]
 
 
 def _memory(contract: Contract) -> str:

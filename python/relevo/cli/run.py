@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from relevo._core import ModelModule
+from relevo._core import ModelModule, Run
 from relevo.builder import AgentBuilder
 from relevo.cli.progress_bar import ProgressBar
 from relevo.cli.terminal import (
@@ -26,6 +27,8 @@ from relevo.cli.terminal import (
     parse_roles,
     parse_shapes,
     print_json,
+    prints_on_standard_error,
+    warnings_shown,
 )
 from relevo.collection import collect
 from relevo.envs.vector import fit_actions, make_vector
@@ -107,6 +110,9 @@ def run(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to record into; nothing is recorded without it.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar="", help="Go on with the run that --out holds, if there is one.")
+    ] = False,
     head: Annotated[
         Head | None,
         typer.Option(
@@ -127,7 +133,8 @@ def run(
         How | None,
         typer.Option(
             metavar="HOW",
-            help="Bring continuous actions into the environment's bounds: clip, rescale (from -1 and 1) or tanh.",
+            help="Bring continuous actions into the environment's bounds: clip, rescale (from -1 and 1) or tanh. "
+            "If not given, into those that the file tells.",
         ),
     ] = None,
     normalization: Annotated[
@@ -159,6 +166,10 @@ def run(
 
         relevo run --policy p.onnx --env CartPole-v1 --steps 200000 --out runs/a
 
+    [bold]Go on with the run in runs/a:[/bold]
+
+        relevo run --policy p.onnx --env CartPole-v1 --out runs/a --resume
+
     [bold]How good is it without randomness? 100 episodes, nothing recorded:[/bold]
 
         relevo run --policy p.onnx --env CartPole-v1 --episodes 100 --deterministic
@@ -175,55 +186,72 @@ def run(
     early.
     """
     steps = _steps(steps, episodes)
-    # The environment first: where it is not known, no run folder is made.
-    envs = make_vector(env, actors, workers)
-    # One seed for everything, small enough for every reader of JSON.
-    seed = secrets.randbits(32) if seed is None else seed
-    roles, shapes = parse_roles(role or []), parse_shapes(shape or [])
-    model = ModelModule.load_from_path(policy, threads=threads, device=device, roles=roles, shapes=shapes)
-    space = envs.single_action_space
-    builder = AgentBuilder().actor_count(actors)
-    builder.default_model(
-        model,
-        head,
-        branches=parse_branches(branches) or _branches(model, head, space),
-        bounds=bounds and Bounds.of(space, bounds),
-        normalization=Normalization.from_json(normalization) if normalization else None,
-    )
-    builder.threads(threads).seed(seed).keep_in_memory(0)
-    if device is not None:
-        builder.default_device(device)
-    if out is not None:
-        builder.record(out)
-    agent = builder.build()
-    # Before the agent starts, and makes the run folder.
-    fit_actions(envs, agent.actors())
+    if resume and out is None:
+        raise typer.BadParameter("--resume goes on with the run in a folder; name it by --out")
+    with warnings_shown(), prints_on_standard_error() if json else contextlib.nullcontext():
+        # The environment first: where it is not known, no run folder is made.
+        envs = make_vector(env, actors, workers)
+        # One seed for everything, small enough for every reader of JSON. A run that is gone on with keeps its own for
+        # sampling, which goes on where it stood; environments that were seeded alike again would begin alike.
+        drawn = secrets.randbits(32) if seed is None else seed
+        kept = _seed_of(out) if resume and out is not None and seed is None else None
+        seed = drawn if kept is None else kept
+        roles, shapes = parse_roles(role or []), parse_shapes(shape or [])
+        model = ModelModule.load_from_path(policy, threads=threads, device=device, roles=roles, shapes=shapes)
+        space = envs.single_action_space
+        builder = AgentBuilder().actor_count(actors)
+        builder.default_model(
+            model,
+            head,
+            branches=parse_branches(branches) or _branches(model, head, space),
+            bounds=bounds and Bounds.of(space, bounds),
+            normalization=Normalization.from_json(normalization) if normalization else None,
+        )
+        builder.threads(threads).seed(seed).keep_in_memory(0)
+        if device is not None:
+            builder.default_device(device)
+        if out is not None:
+            builder.record(out, resume=resume)
+        agent = builder.build()
+        # Before the agent starts, and makes the run folder.
+        fit_actions(envs, agent.actors())
 
-    bar = ProgressBar(env, steps=steps, episodes=episodes)
-    interrupted = False
-    try:
-        with agent, bar:
-            result = collect(
-                agent, envs, steps=steps, episodes=episodes, seed=seed, deterministic=deterministic, progress=bar.show
-            )
-    except KeyboardInterrupt:
-        interrupted = True
-        if bar.so_far is None:
+        bar = ProgressBar(env, steps=steps, episodes=episodes)
+        interrupted = False
+        try:
+            with agent, bar:
+                result = collect(
+                    agent,
+                    envs,
+                    steps=steps,
+                    episodes=episodes,
+                    seed=drawn,
+                    deterministic=deterministic,
+                    progress=bar.show,
+                )
+        except KeyboardInterrupt:
+            interrupted = True
+            if bar.so_far is None:
+                raise
+            result = bar.so_far.result()
+        except RelevoError:
+            if out is not None and agent.stats()["steps_written"]:
+                messages().print(f"The run ended early; what was recorded until then is in {out}", soft_wrap=True)
             raise
-        result = bar.so_far.result()
-    except RelevoError:
-        if out is not None and agent.stats()["steps_written"]:
-            messages().print(f"The run ended early; what was recorded until then is in {out}", soft_wrap=True)
-        raise
-    finally:
-        envs.close()
-    report = _report(agent, envs, result, policy=policy, env=env, out=out, seed=seed, interrupted=interrupted)
+        finally:
+            envs.close()
+        report = _report(agent, envs, result, policy=policy, env=env, out=out, seed=seed, interrupted=interrupted)
     if json:
         print_json(asdict(report))
     else:
         _print(report)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _seed_of(out: Path) -> int | None:
+    """The seed of the run in a folder; None where there is no run."""
+    return int(Run.open(out).info["seed"]) if (out / "run.json").exists() else None
 
 
 def _steps(steps: int | None, episodes: int | None) -> int | None:

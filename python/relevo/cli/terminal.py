@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
+import logging
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,8 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from relevo.cli.wording import for_command_line
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+STDOUT, STDERR = 1, 2
+"""File descriptors."""
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
@@ -46,6 +56,44 @@ def print_error(text: str) -> None:
     """Prints an error as one message."""
     # Unwrapped: paths and commands in it can be copied, and programs find it in one line.
     messages().print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Prints what is logged as a warning, or worse, as messages."""
+    logger, handler = logging.getLogger("relevo"), _Printer(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Printer(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        text = for_command_line(record.getMessage())
+        messages().print(Text.assemble((f"{record.levelname.lower()}: ", "bold yellow"), text), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def prints_on_standard_error() -> Iterator[None]:
+    """Sends to standard error what models and environments print meanwhile, in Python or not, in all processes."""
+    kept = None
+    with contextlib.redirect_stdout(sys.stderr):
+        # Either may be closed, or be no file.
+        with contextlib.suppress(OSError):
+            kept = os.dup(STDOUT)
+            os.dup2(STDERR, STDOUT)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            if kept is not None:
+                # What libraries have printed lies in the C library's buffer.
+                with contextlib.suppress(OSError, AttributeError, TypeError):
+                    ctypes.CDLL(None).fflush(None)
+                os.dup2(kept, STDOUT)
+                os.close(kept)
 
 
 def print_json(values: dict[str, Any]) -> None:

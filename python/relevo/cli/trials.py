@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 ONNX = 'pip install "relevo[onnx]"'
-TORCH = 'pip install "relevo[torch]"'
+TORCH = 'pip install "relevo[torch]" (in a checkout of the repository: make demo-torch)'
 
 # A policy for CartPole-v1, `logits = obs · WEIGHTS`, as an ONNX file. What writes such files is not at hand.
 POLICY = base64.b64decode(
@@ -176,7 +176,7 @@ def _devices() -> list[Finding]:
             said, _, remedy = fault.rpartition("; ")
             if not said:
                 said, remedy = fault, ""
-            if device.startswith("cuda") and not _has_driver():
+            if device.startswith("cuda") and not _has_driver() and "driver" not in said:
                 # Without it, nothing that can be installed for Python helps.
                 said, remedy = f"{said}. NVIDIA's driver is not here.", ""
             found.append(Finding(name, "absent", said, remedy or None))

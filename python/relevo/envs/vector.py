@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -25,6 +26,8 @@ Autoreset: TypeAlias = Literal["same_step", "next_step", "disabled"]
 
 VectorEnv: TypeAlias = "gymnasium.vector.VectorEnv[Any, Any, Any]"
 ActionArray: TypeAlias = npt.NDArray[Any]
+Heads: TypeAlias = "dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]]"
+"""As `Actors.heads` has them."""
 Observations: TypeAlias = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 
 
@@ -285,7 +288,7 @@ def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[Any], Any]:
     if kind in {"Dict", "Tuple"}:
         parts = dict(space.spaces if kind == "Dict" else enumerate(space.spaces))
         fits = {
-            key: (column, _fit_column(parts[key], *columns[column], actors.branches))
+            key: (column, _fit_column(parts[key], *columns[column], actors))
             for key, column in _matched(space, parts, columns).items()
         }
         if kind == "Dict":
@@ -296,7 +299,7 @@ def fit_actions(envs: VectorEnv, actors: Actors) -> Callable[[Any], Any]:
             f"the policy gives actions of several kinds ({', '.join(columns)}), but the environment takes {space}; "
             'name those that it shall not take by roles={"…": "other"}'
         )
-    return _fit_column(space, *columns["action"], actors.branches)
+    return _fit_column(space, *columns["action"], actors)
 
 
 def _matched(space: object, parts: dict[Any, Any], columns: dict[str, Any]) -> dict[Any, str]:
@@ -320,9 +323,9 @@ def _fit_column(
     space: Any,  # noqa: ANN401 : Gymnasium's, by the name of its class
     dtype: np.dtype[Any],
     row_shape: tuple[int, ...],
-    branches: tuple[int, ...],
+    actors: Actors,
 ) -> Callable[[ActionArray], ActionArray]:
-    kind = type(space).__name__
+    kind, branches = type(space).__name__, actors.branches
     integers = dtype.kind in "iu"
     choices = branches[0] if len(branches) == 1 and integers else None
     came = f"the policy gives {dtype} of shape {row_shape} for each actor"
@@ -335,7 +338,7 @@ def _fit_column(
         if not (integers and row_shape in {(), (1,)}):
             raise UnsuitableEnvironmentError(
                 f"the environment takes one of {space.n} actions ({space}), but {came}; "
-                + _advice_for_discrete(int(space.n), integers, row_shape, branches)
+                + _advice_for_discrete(int(space.n), branches, actors.heads)
             )
         if choices is not None and row_shape == ():
             # The head chooses from as many actions as there are: none of them can be outside.
@@ -346,53 +349,61 @@ def _fit_column(
         if not (integers and row_shape == space.shape):
             raise UnsuitableEnvironmentError(
                 f"the environment takes whole numbers of shape {space.shape} ({space}), but {came}; "
-                + _advice_for_branches(limits.reshape(-1).tolist(), integers, row_shape, branches)
+                + _advice_for_branches(limits.reshape(-1).tolist(), branches, actors.heads)
             )
         return functools.partial(_multi_discrete, choices=limits, start=getattr(space, "start", None))
     if kind == "Box":
         if dtype.kind != space.dtype.kind or _without_ones(row_shape) != _without_ones(space.shape):
             raise UnsuitableEnvironmentError(
                 f"the environment takes {space.dtype} of shape {space.shape} ({space}), but {came}; "
-                + _advice_for_box(space, integers, row_shape)
+                + _advice_for_box(space, actors.heads)
             )
-        return functools.partial(_box, dtype=space.dtype, shape=None if row_shape == space.shape else space.shape)
+        return _Box(space, dtype, None if row_shape == space.shape else space.shape)
     raise UnsuitableEnvironmentError(
         f"the action space {space} is of a kind that collect does not know; it takes Discrete, MultiDiscrete, "
         "MultiBinary and Box. Wrap the environment, or write the loop with actors.act and actors.observe"
     )
 
 
+_log = logging.getLogger("relevo.collect")
+
 _ANOTHER_POLICY = "choose a policy that was made for this environment"
 
 
-def _advice_for_discrete(choices: int, integers: bool, row_shape: tuple[int, ...], branches: tuple[int, ...]) -> str:
-    if not integers and math.prod(row_shape) == choices:
-        return 'choose a head that gives whole numbers: head="categorical" or "argmax" (--head categorical)'
+def _advice_for_discrete(choices: int, branches: tuple[int, ...], heads: Heads) -> str:
     if len(branches) > 1 and sum(branches) == choices:
         return f"the branches {list(branches)} do not fit; leave them out"
     if len(branches) > 1:
         return f"the branches {list(branches)} do not fit, as this is one choice; choose a policy with {choices} logits"
+    fitting = [head for head, (_, _, own) in heads.items() if own == (choices,)]
+    if fitting and branches == ():
+        return f"choose a head that gives whole numbers: {_named(fitting)}"
     return f"choose a policy with {choices} logits"
 
 
-def _advice_for_branches(
-    sizes: list[int], integers: bool, row_shape: tuple[int, ...], branches: tuple[int, ...]
-) -> str:
-    logits = sum(branches) if integers else math.prod(row_shape)
+def _advice_for_branches(sizes: list[int], branches: tuple[int, ...], heads: Heads) -> str:
     if list(branches) == sizes:
         return f"wrap the environment so that it takes its actions in one row of {len(sizes)}"
-    if logits != sum(sizes):
+    if not any(sum(own) == sum(sizes) for _, _, own in heads.values()):
         return _ANOTHER_POLICY
-    return f'where these are logits of all branches, choose head="categorical", branches={sizes} (--head categorical)'
+    return f'where these are logits of all branches, choose head="categorical", branches={sizes}'
 
 
-def _advice_for_box(space: Any, integers: bool, row_shape: tuple[int, ...]) -> str:  # noqa: ANN401 : as above
-    if integers:
-        return f'{_ANOTHER_POLICY}, or another head: "gaussian" or "raw" (--head gaussian)'
+def _advice_for_box(space: Any, heads: Heads) -> str:  # noqa: ANN401 : as above
+    fitting = [
+        head
+        for head, (dtype, shape, _) in heads.items()
+        if np.dtype(dtype).kind == space.dtype.kind and _without_ones(shape) == _without_ones(space.shape)
+    ]
+    if not fitting:
+        return _ANOTHER_POLICY
     size = math.prod(space.shape)
-    if space.dtype.kind == "f" and math.prod(row_shape) == 2 * size:
-        return f'where these are {size} means and as many log-stds, choose head="gaussian" (--head gaussian)'
-    return _ANOTHER_POLICY
+    pairs = f" where these are {size} means and as many log-stds," if fitting == ["gaussian"] else ""
+    return f"{pairs} choose another head: {_named(fitting)}".lstrip()
+
+
+def _named(heads: list[str]) -> str:
+    return " or ".join(f'head="{head}"' for head in heads)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -426,7 +437,27 @@ def _multi_discrete(actions: ActionArray, choices: npt.NDArray[Any], start: npt.
     return actions if start is None else actions + start
 
 
-def _box(actions: ActionArray, dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> ActionArray:
-    if shape is not None:
-        actions = actions.reshape(len(actions), *shape)
-    return actions.astype(dtype, copy=False)
+class _Box:
+    """Makes actions for a `Box`, and tells once that they leave it."""
+
+    def __init__(self, space: Any, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> None:  # noqa: ANN401 : as above
+        """`dtype` is the policy's; `shape` is that of one action where the policy gives another."""
+        self._space, self._shape, self._dtype = space, shape, space.dtype
+        # In the policy's type, to which a bound may have been rounded.
+        self._low, self._high = space.low.astype(dtype), space.high.astype(dtype)
+        self._is_watched = dtype.kind == "f" and bool(np.isfinite([space.low, space.high]).any())
+
+    def __call__(self, actions: ActionArray) -> ActionArray:
+        if self._shape is not None:
+            actions = actions.reshape(len(actions), *self._shape)
+        if self._is_watched and ((actions < self._low) | (actions > self._high)).any():
+            self._is_watched = False
+            outside = actions[(actions < self._low) | (actions > self._high)]
+            _log.warning(
+                "the policy's actions leave the action space %s: %.4g is one; what becomes of that is the environment's"
+                " rule. Bring them into it by bounds=Bounds.of(env.action_space), with how= as the policy was trained: "
+                "clip, rescale or tanh",
+                self._space,
+                outside[0],
+            )
+        return actions.astype(self._dtype, copy=False)

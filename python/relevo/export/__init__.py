@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from relevo.export.inputs import Observation
-    from relevo.settings import Normalization
+    from relevo.settings import Bounds, Normalization
 
     Source: TypeAlias = (
         torch.nn.Module
@@ -37,8 +37,10 @@ def to_onnx(
     observation: Observation | None = None,
     *,
     outputs: Sequence[str] | None = None,
+    states: Mapping[str, Sequence[int]] | None = None,
     branches: Sequence[int] | None = None,
     normalization: Statistics | None = None,
+    bounds: Bounds | None = None,
     tolerance: float = 5e-5,
 ) -> ExportReport:
     """Writes a policy as an ONNX file, once ONNX Runtime gave what the original gives.
@@ -51,9 +53,16 @@ def to_onnx(
             Stable-Baselines3 model knows it.
         outputs: names of a module's outputs in their order, from which Relevo takes their roles: `logits`, `mean`,
             `log_std`, `value`, `q_values`, `action`. Not needed where the module gives a dict.
+        states: of a recurrent module, the shape of each state of one actor, without the axis of rows, by the name of
+            its argument: `{"h": (1, 64)}` for a GRU of one layer, `{"h": (1, 64), "c": (1, 64)}` for an LSTM, whose
+            forward may take them as one tuple. It gives their next values behind its outputs, which are in the file as
+            `h_out` for `h_in`. Episodes begin with zeros.
         branches: numbers of choices of a multi-discrete action, where the source does not know them.
         normalization: statistics of the observation, or of several by name, that go into the file: a
-            `relevo.Normalization` or a `VecNormalize`. A Stable-Baselines3 model brings those of its environment.
+            `relevo.Normalization` or a `VecNormalize`. A Stable-Baselines3 model brings those of its environment, if it
+            has one: `PPO.load(path)` alone has none.
+        bounds: what continuous actions are to be brought into, which is written into the file. A Stable-Baselines3
+            model knows its own.
         tolerance: how far results may be from the original's, relative plus absolute.
 
     Raises:
@@ -62,7 +71,8 @@ def to_onnx(
         ConfigError: an argument is missing, or does not fit.
     """
     given = {"observation": observation, "outputs": outputs, "branches": branches, "normalization": normalization}
-    return file.write("onnx", source, Path(path), given, tolerance)
+    given["states"] = states
+    return file.write("onnx", source, Path(path), given=given, bounds=bounds, tolerance=tolerance)
 
 
 def to_torchscript(
@@ -71,8 +81,10 @@ def to_torchscript(
     observation: Observation | None = None,
     *,
     outputs: Sequence[str] | None = None,
+    states: Mapping[str, Sequence[int]] | None = None,
     branches: Sequence[int] | None = None,
     normalization: Statistics | None = None,
+    bounds: Bounds | None = None,
     tolerance: float = 5e-5,
 ) -> ExportReport:
     """Writes a policy as a TorchScript file, once that gave what the original gives; see `to_onnx`.
@@ -80,4 +92,5 @@ def to_torchscript(
     The policy is traced, and scripted where the trace differs. It gives a dict, which keeps the names of its outputs.
     """
     given = {"observation": observation, "outputs": outputs, "branches": branches, "normalization": normalization}
-    return file.write("torchscript", source, Path(path), given, tolerance)
+    given["states"] = states
+    return file.write("torchscript", source, Path(path), given=given, bounds=bounds, tolerance=tolerance)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from relevo._core import ModelModule
+from relevo.builder import AgentBuilder
 from relevo.errors import ConfigError, ExportError, ModelLoadError
 from relevo.export.report import ExportReport
+from relevo.settings import checked_bounds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from relevo._core import Contract
+    from relevo.settings import Bounds
 
-TORCHSCRIPT = (".pt", ".pth", ".ts")
+TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit", ".torchscript")
 """Endings of TorchScript files."""
 
 
@@ -22,7 +25,9 @@ def write(
     form: Literal["onnx", "torchscript"],
     source: Any,  # noqa: ANN401 : a module, or a model of Stable-Baselines3
     path: Path,
+    *,
     given: dict[str, Any],
+    bounds: Bounds | None,
     tolerance: float,
 ) -> ExportReport:
     """Writes `source` as a file of this form; see `relevo.export.to_onnx`."""
@@ -31,17 +36,22 @@ def write(
         # A folder of that name, which Python would import as well, has no `nn`.
         from torch import nn  # noqa: F401 : what is imported next needs it
     except ImportError as error:
-        raise ExportError(f'exporting takes PyTorch ({error}); pip install "relevo[export]"') from None
+        raise ExportError(
+            f'exporting takes PyTorch ({error}); pip install "relevo[export]" (in a checkout: make demo-torch)'
+        ) from None
     from relevo.export import onnx_graph, scripting
     from relevo.export.comparison import Comparison
+    from relevo.export.declared import FILE, declared
     from relevo.export.evaluation import evaluating
-    from relevo.export.scripting import DECLARED, declared
+    from relevo.export.scripting import argument_names
     from relevo.export.source import torch_model
     from relevo.export.weights import fault
 
     if not path.parent.is_dir():
         raise ConfigError(f"the folder {path.parent} is not there; make it first")
     model = torch_model(source, **given)
+    if bounds is not None:
+        model = replace(model, bounds=checked_bounds(bounds))
     if (wrong := fault(model.core)) is not None:
         raise ExportError(f"{type(model.core).__name__} {wrong}; nothing was written")
     with evaluating(model.core) as core:
@@ -50,16 +60,27 @@ def write(
             data, difference = onnx_graph.exported(model, core, comparison, tolerance)
         else:
             script, difference = scripting.scripted(model, core, comparison, tolerance, "dict")
-            data = script.save_to_buffer(_extra_files={DECLARED: declared(model.inputs)})
-    contract = _contract(form, data, path.name)
-    # Under the name at once as a whole: another process may wait for it.
+            about = declared(model, argument_names(model.inputs), with_types=True)
+            data = script.save_to_buffer(_extra_files={FILE: about})
+    loaded = _loaded(form, data, path.name)
+    if bounds is not None and loaded is not None:
+        # Bounds that do not fit the actions are refused here, and not by whoever loads the file.
+        AgentBuilder().default_model(loaded, bounds=bounds).build()
+    _put(data, path)
+    normalization = {
+        own.name: statistics for own, statistics in zip(model.inputs, model.statistics, strict=False) if statistics
+    }
+    return ExportReport(path, difference, loaded and loaded.contract, model.bounds, normalization)
+
+
+def _put(data: bytes, path: Path) -> None:
+    """Writes a file under its name at once as a whole: another process may wait for it."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         part.write_bytes(data)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    return ExportReport(path, difference, contract, model.bounds)
 
 
 def _check_ending(form: Literal["onnx", "torchscript"], path: Path) -> None:
@@ -73,9 +94,9 @@ def _check_ending(form: Literal["onnx", "torchscript"], path: Path) -> None:
             )
 
 
-def _contract(form: Literal["onnx", "torchscript"], data: bytes, name: str) -> Contract | None:
+def _loaded(form: Literal["onnx", "torchscript"], data: bytes, name: str) -> ModelModule | None:
     try:
-        return ModelModule.load_from_bytes(data, name=name).contract
+        return ModelModule.load_from_bytes(data, name=name)
     except ModelLoadError as error:
         if form == "torchscript" and "pip install" in str(error):
             return None

@@ -29,6 +29,9 @@ TOLERANCE = 5e-5
 SWITCH_INTERVAL = 0.0002
 """Seconds."""
 
+EPISODE_ROLES = ("episode_mask", "episode_start")
+"""Roles of inputs that tell whether an episode goes on."""
+
 ROLES = {"q_values": "action_values"}
 """Roles of outputs that are not called by their role."""
 
@@ -39,6 +42,8 @@ class _Trace:
 
     script: torch.jit.ScriptModule
     names: tuple[str, ...]
+    limits: tuple[float | None, ...]
+    """Of normalised observations: constants of the trace."""
     device: str
     constants: Snapshot
 
@@ -59,7 +64,8 @@ def torchscript(
         source: a module, or a model of Stable-Baselines3.
         contract: what the model that serves takes and gives. Its shapes are those of the inputs.
         device: where the policy runs.
-        normalizes: whether the policy normalises observations; statistics of the source are left out then.
+        normalizes: whether the policy normalises observations itself, or nothing shall; without it the statistics of
+            the source go before the module, or else those that the file that serves was exported with.
 
     Raises:
         ConfigError: the source is no module.
@@ -71,16 +77,28 @@ def torchscript(
         from torch import nn  # noqa: F401 : what is imported next needs it
     except ImportError:
         raise ConfigError(
-            f"{TAKES}, but {type(source).__name__} came, and a module takes relevo[torch], which is not installed"
+            f"{TAKES}, but {type(source).__name__} came, and a module takes relevo[torch], which is not installed: pip "
+            'install "relevo[torch]" (in a checkout of the repository: make demo-torch)'
         ) from None
-    from relevo.export.comparison import Comparison
+    from relevo.export.comparison import Comparison, UnsuitableInputError
+    from relevo.export.declared import FILE, declared
     from relevo.export.evaluation import evaluating
     from relevo.export.scripting import argument_names
+    from relevo.export.starts import check_start
     from relevo.export.weights import fault
 
     if any(state.input == state.output for state in contract.states):
+        if contract.normalization and not normalizes:
+            raise ContractError(
+                "the model that serves normalises its observations, by statistics that were exported with it, and they "
+                "cannot go before a module that keeps its memory in its attributes; give them to "
+                "update_model(module, normalization=contract.normalization), or {} for none"
+            )
         return _with_memory(source, contract, device)
     model = _torch_model(source, contract, normalizes)
+    if not normalizes and not any(model.statistics):
+        known = tuple(contract.normalization.get(tensor.name) for tensor in contract.inputs)
+        model = replace(model, statistics=known if any(known) else ())
     if (wrong := fault(model.core)) is not None:
         raise ContractError(f"the new {type(model.core).__name__} {wrong}; the policy keeps its model")
     name = f"the module {type(model.core).__name__}"
@@ -88,12 +106,25 @@ def torchscript(
     shapes = {names[own.name]: own.row_shape for own in model.inputs}
     # As the model that serves pairs them, whatever the module's own results are called.
     roles = {names[state.input]: f"state:{state.output}" for state in contract.states if state.input in names}
+    episodes = zip(contract.inputs, model.inputs, strict=True)
+    roles |= {names[own.name]: known.role for known, own in episodes if known.role in EPISODE_ROLES}
     try:
         with _ONE_AT_A_TIME, _short_turns(), evaluating(model.core, device) as core:
+            check_start(model, core, device)
             script = _script(model, core, Comparison(model, core, device))
-            return script.save_to_buffer(), name, shapes, roles
+            about = declared(model, list(names.values()), with_types=False)
+            return script.save_to_buffer(_extra_files={FILE: about}), name, shapes, roles
     except ConfigError as error:
-        raise ContractError(f"the new model does not fit the one that serves: {error}") from error
+        raise ContractError(
+            f"the new model does not fit the one that serves: {error}; the policy keeps its model. Give a module that "
+            "gives the same, or make another policy of it"
+        ) from error
+    except UnsuitableInputError as error:
+        taken = ", ".join(f"{own.name} {own.dtype} {own.row_shape} for each actor" for own in model.inputs)
+        raise ContractError(
+            f"the new model does not fit the one that serves, which takes {taken}: {error}; the policy keeps its model"
+            f"{_about_states(model) or '. Give a module that takes the same, or make another policy of it'}"
+        ) from error
     except ExportError as error:
         raise ModelLoadError(f"{name} cannot be loaded: {error}{_about_states(model)}") from error
 
@@ -107,6 +138,7 @@ def _with_memory(
     import torch
 
     from relevo.export.evaluation import evaluating
+    from relevo.export.matching import places
     from relevo.export.source import unwrapped
     from relevo.export.weights import fault
 
@@ -118,23 +150,32 @@ def _with_memory(
     if (wrong := fault(module)) is not None:
         raise ContractError(f"the new {type(module).__name__} {wrong}; the policy keeps its model")
     kept = {state.input for state in contract.states if state.input == state.output}
-    rows = [tensor.row_shape for tensor in contract.inputs if tensor.name not in kept]
+    taken = [tensor for tensor in contract.inputs if tensor.name not in kept]
+    rows, names = [tensor.row_shape for tensor in taken], [tensor.name for tensor in taken]
     try:
         with _ONE_AT_A_TIME, evaluating(module, device) as core:
             script = torch.jit.script(core)
             arguments = [argument.name for argument in script.forward.schema.arguments[1:]]
-            return script.save_to_buffer(), name, dict(zip(arguments, rows, strict=False)), {}
+            data = script.save_to_buffer()
     except Exception as error:
         raise ModelLoadError(
             f"{name} cannot be loaded: the model that serves keeps memory in its attributes, and such a module must be "
             f"one that torch.jit.script takes: {error}"
         ) from error
+    # As the file itself is served, its arguments stay in their order.
+    if places(arguments[: len(names)], names, len(names), "inputs") is not None:
+        raise ContractError(
+            f"the new model does not fit the one that serves: the inputs are {', '.join(names)}, but forward takes "
+            f"{', '.join(arguments)}; the policy keeps its model. Bring the arguments into that order"
+        )
+    return data, name, dict(zip(arguments, rows, strict=False)), {}
 
 
 def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchModel:  # noqa: ANN401
     """The source with the outputs of the model that serves, whose constants are kept."""
     from relevo.export import actor_critic, stable_baselines
     from relevo.export.inputs import of_contract
+    from relevo.export.matching import ContradictionError
     from relevo.export.modules import Selected
     from relevo.export.source import of_module, torch_model, unwrapped
 
@@ -149,7 +190,13 @@ def _torch_model(source: Any, contract: Contract, normalizes: bool) -> TorchMode
             raise ConfigError(f"{TAKES}, but {type(source).__name__} came") from None
         inputs = of_contract(contract)
         if not actor_critic.is_one(module):
-            return of_module(module, inputs, names)
+            states = {state.input: state.output for state in contract.states}
+            try:
+                return of_module(module, inputs, names, states=states)
+            except ContradictionError as error:
+                raise ContractError(
+                    f"the new model does not fit the one that serves: {error}; the policy keeps its model"
+                ) from None
         model = of_module(module, inputs, None)
     own = [ROLES.get(name, name) for name in model.outputs]
     # States have one role, and are told apart by their names.
@@ -189,8 +236,10 @@ def _script(model: TorchModel, core: nn.Module, comparison: Any) -> torch.jit.Sc
     from relevo.export.scripting import named, runner, scripted
 
     known, own = _TRACES.get(model.core), constants(model.core)
+    limits = tuple(None if statistics is None else statistics.clip for statistics in model.statistics)
+    now = (model.names, limits, comparison.device, own)
     # The rows that are compared need not meet what a constant decides, such as a limit.
-    if known is not None and (known.names, known.device, known.constants) == (model.names, comparison.device, own):
+    if known is not None and (known.names, known.limits, known.device, known.constants) == now:
         try:
             known.script.load_state_dict(named(model, core, "dict").state_dict())
             comparison.largest_difference(runner(model, known.script, comparison.device), TOLERANCE)
@@ -200,7 +249,7 @@ def _script(model: TorchModel, core: nn.Module, comparison: Any) -> torch.jit.Sc
         else:
             return known.script
     script, _ = scripted(model, core, comparison, TOLERANCE, "dict")
-    _TRACES[model.core] = _Trace(script, model.names, comparison.device, own)
+    _TRACES[model.core] = _Trace(script, model.names, limits, comparison.device, own)
     return script
 
 

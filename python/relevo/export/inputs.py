@@ -11,6 +11,8 @@ import numpy as np
 from relevo.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import gymnasium
     import numpy.typing as npt
 
@@ -71,6 +73,21 @@ def of_observation(observation: Observation) -> tuple[Input, ...]:
     if isinstance(observation, Mapping):
         return tuple(_of_examples(name, examples) for name, examples in observation.items())
     return (_of_examples(ONLY, observation),)
+
+
+def of_states(states: Mapping[str, Sequence[int]]) -> tuple[Input, ...]:
+    """States by the names of their arguments, whose rows are counted by their first axis unless that is found out."""
+    return tuple(
+        Input(
+            name if name.endswith("_in") else f"{name}_in", np.dtype(np.float32), tuple(map(int, shape)), is_state=True
+        )
+        for name, shape in states.items()
+    )
+
+
+def next_name(state: str) -> str:
+    """The output that gives the next value of a state, in a file that is exported."""
+    return f"{state.removesuffix('_in')}_out"
 
 
 def of_contract(contract: Contract) -> tuple[Input, ...]:

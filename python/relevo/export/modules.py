@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from relevo.errors import ExportError
+from relevo.export.matching import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,15 +22,31 @@ if TYPE_CHECKING:
 class Flat(nn.Module):
     """A module of tensors, tuples or dicts, as one that takes tensors by position and gives a tuple of them."""
 
-    def __init__(self, module: nn.Module, arguments: Arguments) -> None:
-        """The module takes its inputs as `arguments` says."""
+    def __init__(
+        self, module: nn.Module, arguments: Arguments, outputs: Sequence[str] = (), given: Sequence[str] = ()
+    ) -> None:
+        """The module takes its inputs as `arguments` says.
+
+        `outputs` are the names of what is to come out, in order; `given` are the same in the order in which the module
+        gives them where it has no names for them.
+        """
         super().__init__()
         self.module = module
         self.arguments = arguments
+        self.outputs = tuple(outputs)
+        self.given = tuple(given)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The module's tensors."""
-        return tuple(tensor for _, tensor in _flattened("", self.arguments.call(self.module, tensors)))
+        found = list(_flattened("", self.arguments.call(self.module, tensors)))
+        results = tuple(tensor for _, tensor in found)
+        if len(results) != len(self.outputs):
+            return results
+        if any(name for name, _ in found):
+            order = places([name for name, _ in found], self.outputs, len(found), "outputs")
+        else:
+            order = [self.given.index(name) for name in self.outputs]
+        return results if order is None else tuple(results[place] for place in order)
 
     def names(self, *tensors: torch.Tensor) -> list[str]:
         """The names that the module itself gives its tensors: keys of dicts, fields of named tuples, else nothing."""

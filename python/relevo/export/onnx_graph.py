@@ -11,6 +11,7 @@ import torch
 
 from relevo.errors import ExportError
 from relevo.export.comparison import DisagreementError
+from relevo.export.declared import FILE, declared
 from relevo.export.scripting import EXAMPLE_ROWS, scripted
 
 if TYPE_CHECKING:
@@ -33,12 +34,15 @@ def exported(model: TorchModel, core: nn.Module, comparison: Comparison, toleran
         ExportError: torch exports no such graph, or it does not give what the original gives.
     """
     try:
-        import onnx  # noqa: F401 : torch's exporter needs it, and says so less clearly
+        import onnx
         import onnxruntime
     except ImportError as error:
         raise ExportError(f'writing ONNX files takes more packages ({error}); pip install "relevo[export]"') from None
     script, _ = scripted(model, core, comparison, tolerance, "tuple")
-    data = _graph(model, script, comparison)
+    graph = onnx.load_model_from_string(_graph(model, script, comparison))
+    about = declared(model, [given.name for given in model.inputs], with_types=False)
+    graph.metadata_props.add(key=FILE, value=about)
+    data = graph.SerializeToString()
     try:
         session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
 

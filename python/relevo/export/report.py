@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from relevo._core import Contract
-    from relevo.settings import Bounds
+    from relevo.settings import Bounds, Normalization
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,21 @@ class ExportReport:
     contract: Contract | None
     """What Relevo takes the file for; None for TorchScript where `relevo[torch]` is not installed."""
     bounds: Bounds | None
-    """For `default_model(path, bounds=…)`: what brings actions into the environment's space; None where they are."""
+    """What brings actions into the environment's space, as the file says from now on; None where nothing is known."""
+    normalization: Mapping[str, Normalization] = field(default_factory=dict)
+    """Statistics that went into the file, by observation; empty where it takes observations as the model itself."""
+
+    def __str__(self) -> str:
+        """What was written, in lines."""
+        statistics = ", ".join(f"{name}: {own}" for name, own in self.normalization.items())
+        return "\n".join(
+            (
+                f"{self.path}: differs from the original by {self.largest_difference:.2g} at most",
+                f"  normalisation: {statistics or 'none went in'}",
+                f"  bounds: {self.bounds or 'none'}",
+                f"  default head: {self.default_head or 'not known'}",
+            )
+        )
 
     @property
     def roles(self) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import re
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from relevo.errors import ExportError
-from relevo.export.comparison import Comparison, DisagreementError
+from relevo.export.comparison import Comparison, DisagreementError, OwnWordsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +27,6 @@ Results: TypeAlias = Literal["dict", "tuple"]
 
 EXAMPLE_ROWS = 3
 
-DECLARED = "relevo.json"
-"""The name of the extra file in which the inputs are declared."""
-
 STATE_WORDS = ("hidden", "recurrent", "memory", "lstm")
 """By these, among others, relevo-torch knows the name of a state."""
 
@@ -44,12 +40,20 @@ def scripted(
         ExportError: neither a trace nor a script agrees with the original.
     """
     reasons = []
-    for how in ("traced", "scripted"):
+    decided = comparison.decisions()
+    if decided:
+        reasons.append(f"a trace would keep one answer to what its code asks of its inputs, in {', '.join(decided)}")
+    for how in ("scripted",) if decided else ("traced", "scripted"):
         try:
             # What is scripted keeps its branches in a trace around it.
             inner = core if how == "traced" else torch.jit.script(core)
             script = trace(named(model, inner, results), model, comparison.device)
             return script, comparison.largest_difference(runner(model, script, comparison.device), tolerance)
+        except OwnWordsError as error:
+            # What is exported is right, but it is not the policy.
+            raise ExportError(
+                f"{type(model.core).__name__} is exported otherwise than it acts: {error}{model.supported}"
+            ) from None
         except DisagreementError as error:
             reasons.append(f"{how}, {error}")
         except Exception as error:  # noqa: BLE001 : the module's own code and torch's raise what they like
@@ -88,13 +92,6 @@ def argument_names(inputs: Sequence[Input]) -> list[str]:
         f"hidden_{name}" if given.is_state and not any(word in name for word in STATE_WORDS) else name
         for given, name in zip(inputs, names, strict=True)
     ]
-
-
-def declared(inputs: Sequence[Input]) -> str:
-    """Types and shapes of inputs, which TorchScript does not tell, as relevo-torch reads them of an extra file."""
-    pairs = zip(argument_names(inputs), inputs, strict=True)
-    rows = {name: {"dtype": given.dtype.name, "row_shape": list(given.row_shape)} for name, given in pairs}
-    return json.dumps({"inputs": rows})
 
 
 def named(model: TorchModel, core: nn.Module, results: Results) -> nn.Module:
@@ -148,4 +145,6 @@ def _as_tuple(results: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
 
 def _first_line(error: Exception) -> str:
     lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
+    told = [line for line in lines if line] or [type(error).__name__]
+    # Before the reason come the lines of the code.
+    return told[-1 if any(line.startswith("Traceback of TorchScript") for line in told) else 0]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from relevo.errors import ConfigError
-from relevo.export import actor_critic, stable_baselines
+from relevo.export import actor_critic, recurrent, stable_baselines
 from relevo.export.arguments import Arguments
 from relevo.export.evaluation import evaluating
 from relevo.export.inputs import Input, of_observation
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 Statistics: TypeAlias = "Normalization | Mapping[str, Normalization]"
 
 
-def torch_model(
+def torch_model(  # noqa: PLR0917 : what an export is told
     source: Any,  # noqa: ANN401 : a module, or a model of Stable-Baselines3
     observation: Observation | None,
     outputs: Sequence[str] | None,
     branches: Sequence[int] | None,
     normalization: Any,  # noqa: ANN401 : ours, or a VecNormalize
+    states: Mapping[str, Sequence[int]] | None = None,
 ) -> TorchModel:
     """The policy of `source`; see `relevo.export.to_onnx`."""
     found = stable_baselines.find(source)
     if found is not None:
         policy, own = found
-        given = {"observation": observation, "outputs": outputs, "branches": branches}
+        given = {"observation": observation, "outputs": outputs, "branches": branches, "states": states}
         if any(value is not None for value in given.values()):
             known = ", ".join(name for name, value in given.items() if value is not None)
             raise ConfigError(f"a Stable-Baselines3 model knows its own {known}; leave it out")
@@ -50,13 +51,23 @@ def torch_model(
         raise ConfigError(
             "what a module observes must be given: a Gymnasium space, as env.observation_space, or observations [N, …]"
         )
-    return _with_statistics(of_module(module, of_observation(observation), outputs, branches), normalization)
+    inputs = of_observation(observation)
+    if states:
+        return _with_statistics(recurrent.torch_model(module, inputs, outputs, states, branches), normalization)
+    return _with_statistics(of_module(module, inputs, outputs, branches), normalization)
 
 
 def of_module(
-    module: nn.Module, inputs: tuple[Input, ...], outputs: Sequence[str] | None, branches: Sequence[int] | None = None
+    module: nn.Module,
+    inputs: tuple[Input, ...],
+    outputs: Sequence[str] | None,
+    branches: Sequence[int] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> TorchModel:
-    """A module's model. Names of outputs are taken from its results where none are given."""
+    """A module's model. Names of outputs are taken from its results where none are given.
+
+    `states` has the output that gives the next value of each input that is a state.
+    """
     sizes = tuple(int(size) for size in branches or ())
     if outputs is None and actor_critic.is_one(module):
         return actor_critic.torch_model(module, inputs, sizes)
@@ -68,7 +79,27 @@ def of_module(
     arguments = Arguments.of(module, inputs)
     if outputs is None:
         outputs = _own_names(module, inputs, arguments)
-    return TorchModel(module, lambda core: Flat(core, arguments), inputs, tuple(outputs), branches=sizes)
+    names = [*(given.name for given in inputs), *outputs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice and not any(given.is_state for given in inputs):
+        raise ConfigError(f"inputs and outputs must have different names, but {', '.join(twice)} comes twice")
+    given = _as_given(tuple(outputs), inputs, arguments, states or {})
+    return TorchModel(
+        module, lambda core: Flat(core, arguments, outputs, given), inputs, tuple(outputs), branches=sizes
+    )
+
+
+def _as_given(
+    outputs: tuple[str, ...], inputs: tuple[Input, ...], arguments: Arguments, states: Mapping[str, str]
+) -> list[str]:
+    """The outputs in the order in which a module gives them, whose states come out as they go in."""
+    taken = [inputs[at].name for at in arguments.order]
+    after = iter([states[name] for name in taken if states.get(name) in outputs])
+    before = [states[given.name] for given in inputs if states.get(given.name) in outputs]
+    # Where the file itself has them in another order than it takes them, positions are all that is known.
+    if len(taken) != len(inputs) or before != [name for name in outputs if name in before]:
+        return list(outputs)
+    return [next(after) if name in before else name for name in outputs]
 
 
 def unwrapped(source: Any) -> nn.Module:  # noqa: ANN401
@@ -123,10 +154,11 @@ def _by_name(model: TorchModel, given: Any) -> dict[str, Normalization]:  # noqa
     if isinstance(given, Mapping):
         return dict(given)
     if not isinstance(given, Normalization):
-        if not all(hasattr(given, name) for name in ("obs_rms", "epsilon", "clip_obs", "norm_obs")):
-            raise ConfigError(f"normalization must be a relevo.Normalization or a VecNormalize, but is {given!r}")
-        if not given.norm_obs:
+        # One that normalises rewards alone has no statistics of observations.
+        if getattr(given, "norm_obs", None) is False:
             return {}
+        if not all(hasattr(given, name) for name in ("obs_rms", "epsilon", "clip_obs")):
+            raise ConfigError(f"normalization must be a relevo.Normalization or a VecNormalize, but is {given!r}")
         statistics = given.obs_rms if isinstance(given.obs_rms, Mapping) else {model.inputs[0].name: given.obs_rms}
         return {
             name: Normalization(own.mean, own.var, given.epsilon, given.clip_obs)

@@ -44,7 +44,12 @@ def torch_model(policy: Any) -> TorchModel:  # noqa: ANN401 : of one of its many
     branches: tuple[int, ...] = ()
     outputs: tuple[str, ...]
     how: How | None
-    if hasattr(policy, "action_net") and kind in {"Discrete", "MultiDiscrete"}:
+    is_evolved = hasattr(policy, "action_net") and not hasattr(policy, "value_net")
+    if is_evolved and kind == "Discrete":
+        own, outputs, how = _GreedyOfScores, ("deterministic_action", "q_values"), None
+    elif is_evolved and kind == "Box":
+        own, outputs, how = _Evolved, ("action",), "rescale" if policy.squash_output else "clip"
+    elif hasattr(policy, "action_net") and kind in {"Discrete", "MultiDiscrete"}:
         own, outputs, how = _DiscreteActorCritic, ("logits", "value"), None
         branches = tuple(map(int, space.nvec)) if kind == "MultiDiscrete" else ()
     elif hasattr(policy, "action_net") and kind == "Box":
@@ -53,6 +58,8 @@ def torch_model(policy: Any) -> TorchModel:  # noqa: ANN401 : of one of its many
             ("mean", "log_std", "value"),
             "tanh" if policy.squash_output else "clip",
         )
+    elif hasattr(policy, "quantile_net") and kind == "Discrete":
+        own, outputs, how = _GreedyOfQuantiles, ("deterministic_action", "q_values"), None
     elif hasattr(policy, "q_net") and kind == "Discrete":
         own, outputs, how = _Greedy, ("deterministic_action", "q_values"), None
     elif hasattr(policy, "actor") and hasattr(policy.actor, "get_action_dist_params"):
@@ -62,13 +69,15 @@ def torch_model(policy: Any) -> TorchModel:  # noqa: ANN401 : of one of its many
     else:
         raise ExportError(
             f"{type(policy).__name__} with actions of {space} is not among the policies that are exported (PPO, A2C, "
-            "DQN, SAC, TD3 and their like, with Discrete, MultiDiscrete or Box actions); export a module of your own "
-            "with outputs=[…]"
+            "DQN, QR-DQN, SAC, TD3, ARS and their like, with Discrete, MultiDiscrete or Box actions); export a module "
+            "of your own with outputs=[…]"
         )
     states = _states(policy)
+    # As flat as the networks give them, actions are no elements of a space of several axes.
+    shape = tuple(space.shape) if kind == "Box" and len(space.shape) != 1 else None
     return TorchModel(
         core=policy,
-        wrap=lambda policy: own(policy, keys),
+        wrap=lambda policy: own(policy, keys) if shape is None else _Shaped(own(policy, keys), shape, outputs),
         inputs=(*inputs, *states),
         outputs=(*outputs, *(state.name.replace("_in", "_out") for state in states)),
         bounds=None if how is None else Bounds.of(space, how),
@@ -98,6 +107,24 @@ class _Policy(nn.Module):
 
     def observation(self, tensors: tuple[torch.Tensor, ...]) -> Any:  # noqa: ANN401 : a tensor, or a dict of them
         return tensors[0] if self.keys is None else dict(zip(self.keys, tensors[: self.count], strict=True))
+
+
+class _Shaped(nn.Module):
+    """A policy whose actions, and what they are drawn from, have the shape of their space."""
+
+    def __init__(self, policy: nn.Module, shape: tuple[int, ...], outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.policy = policy
+        self.shape = shape
+        self.shaped = tuple(name in {"action", "mean", "log_std"} for name in outputs)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = self.policy(*tensors)
+        own = [
+            tensor.reshape(-1, *self.shape) if is_shaped else tensor
+            for tensor, is_shaped in zip(found, self.shaped, strict=False)
+        ]
+        return (*own, *found[len(own) :])
 
 
 class _ActorCritic(_Policy):
@@ -159,6 +186,30 @@ class _Greedy(_Policy):
         return values.argmax(dim=1), values
 
 
+class _Evolved(_Policy):
+    """ARS: a network without a value, and without a distribution."""
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (self.result(tensors),)
+
+    def result(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        features = self.policy.extract_features(self.observation(tensors), self.policy.features_extractor)
+        result: torch.Tensor = self.policy.action_net(features)
+        return result
+
+
+class _GreedyOfScores(_Evolved):
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scores = self.result(tensors)
+        return scores.argmax(dim=1), scores
+
+
+class _GreedyOfQuantiles(_Policy):
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values = self.policy.quantile_net(self.observation(tensors)).mean(dim=1)
+        return values.argmax(dim=1), values
+
+
 def _log_std_of_noise(
     distribution: Any,  # noqa: ANN401 : StateDependentNoiseDistribution
     mean: torch.Tensor,
@@ -203,7 +254,7 @@ def _actions(
     expected = torch.from_numpy(np.asarray(predicted)).reshape(rows, -1)
     scores = found.get("logits", found.get("q_values"))
     if scores is None:
-        action = found["mean"] if "mean" in found else found["action"]
+        action = (found["mean"] if "mean" in found else found["action"]).reshape(rows, -1)
         low, high = (torch.from_numpy(bound).reshape(-1) for bound in (space.low, space.high))
         if policy.squash_output:
             squashed = action.tanh() if "mean" in found else action

@@ -44,6 +44,9 @@ class TorchModel:
     witness: Callable[[nn.Module, tuple[torch.Tensor, ...], Mapping[str, torch.Tensor]], list[Pair]] | None = None
     """Compares outputs with what the user's own module says in its own words: an action, a log-probability."""
 
+    supported: str = ""
+    """Which policies are exported as they act, for messages."""
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the exported tensors."""

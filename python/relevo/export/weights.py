@@ -10,7 +10,15 @@ if TYPE_CHECKING:
 
 def fault(module: nn.Module) -> str | None:
     """What is wrong with a module's weights and buffers, and what to do; None where nothing is."""
+    from torch.nn.parameter import is_lazy
+
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    lazy = [name for name, tensor in tensors.items() if is_lazy(tensor)]
+    if lazy:
+        return (
+            f"has {len(lazy)} weights without a shape yet, the first of which is {lazy[0]}: it is lazy. Call it once "
+            "on observations, which gives them their shapes and values"
+        )
     empty = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
     if empty:
         return (

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relevo._core import repair_run
+from relevo._core import Run, repair_run
+from relevo.errors import ConfigError
 from relevo.trajectories.episode_data import EpisodeData
 from relevo.trajectories.export_result import ExportResult
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from relevo._core import Run
+    from relevo._core import Episode
     from relevo.record_settings import Compression
 
 __all__ = [
@@ -41,8 +42,9 @@ __all__ = [
 def repair(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> dict[str, Any]:
     """Makes the run in a folder whole again; again, it changes nothing.
 
-    Segments that are damaged, or were never closed, are written anew from the batches that are whole. Files of which
-    nothing can be read are renamed to `NNNNNN.arrow.unreadable`.
+    Segments that are damaged, or were never closed, are written anew from the batches that are whole; where that loses
+    something, the old file stays as `NNNNNN.arrow.damaged`. Files of which nothing can be read are renamed to
+    `NNNNNN.arrow.unreadable`.
 
     Args:
         path: the run folder, which nobody writes to.
@@ -58,7 +60,7 @@ def repair(path: str | os.PathLike[str], *, progress: Callable[[int], object] | 
 
 
 def to_run(
-    episodes: Iterable[EpisodeData],
+    episodes: Iterable[EpisodeData | Episode],
     path: str | os.PathLike[str],
     *,
     compression: Compression = "none",
@@ -72,7 +74,7 @@ def to_run(
     An episode that ended in a way that is not known counts as truncated. `relevo.RunWriter` takes episodes one by one.
 
     Args:
-        episodes: what to write, such as what the functions `from_…` give.
+        episodes: what to write, such as what the functions `from_…` give, or `run.episodes(returns=(200, None))`.
         path: the folder, which must not be there.
         compression: how batches are packed: `"none"`, `"lz4"` or `"zstd"`.
         seed: what `run.json` tells as the seed.
@@ -126,7 +128,7 @@ def to_parquet(
     """
     from relevo.trajectories import parquet
 
-    return parquet.write(run, Path(path), progress)
+    return parquet.write(_checked(run), Path(path), progress)
 
 
 def from_parquet(path: str | os.PathLike[str]) -> Iterator[EpisodeData]:
@@ -169,7 +171,7 @@ def to_csv(
     """
     from relevo.trajectories import relayrl_csv
 
-    return relayrl_csv.write(run, Path(path), progress)
+    return relayrl_csv.write(_checked(run), Path(path), progress)
 
 
 def from_csv(path: str | os.PathLike[str]) -> Iterator[EpisodeData]:
@@ -226,7 +228,7 @@ def to_minari(
     from relevo.trajectories import minari_dataset
 
     given = minari_dataset.Given(env, observation_space, action_space, policy, description)
-    return minari_dataset.write(run, dataset_id, given, progress)
+    return minari_dataset.write(_checked(run), dataset_id, given, progress)
 
 
 def from_minari(dataset_id: str) -> Iterator[EpisodeData]:
@@ -242,3 +244,13 @@ def from_minari(dataset_id: str) -> Iterator[EpisodeData]:
     from relevo.trajectories import minari_dataset
 
     return minari_dataset.read(dataset_id)
+
+
+def _checked(run: object) -> Run:
+    if not isinstance(run, Run):
+        kind = type(run).__name__
+        raise ConfigError(
+            f"an export takes a run, as relevo.open_run gives it, but {kind} came; for some of its episodes write "
+            "to_run(run.episodes(…), folder) first, and export that"
+        )
+    return run

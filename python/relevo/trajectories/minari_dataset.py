@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from uuid import UUID
 
 import numpy as np
 
-from relevo.errors import ConfigError, TrajectoryError
+from relevo.errors import ConfigError, RelevoError, TrajectoryError
 from relevo.trajectories.episode_data import Arrays, EpisodeData, read_run
 from relevo.trajectories.export_result import ExportResult
 from relevo.trajectories.files import Counter, refuse_existing, removed_on_failure
@@ -61,7 +62,7 @@ def write(run: Run, dataset_id: str, given: Given, progress: Callable[[int, int]
             written.append((episode.actor_id, episode.number))
             yield _buffer(minari, episode)
 
-    with removed_on_failure(path), warnings.catch_warnings():
+    with removed_on_failure(path), _told(), warnings.catch_warnings():
         # It asks for an author, a link and more, which a run does not know.
         warnings.simplefilter("ignore", UserWarning)
         dataset = minari.create_dataset_from_buffers(
@@ -97,6 +98,17 @@ def read(dataset_id: str) -> Iterator[EpisodeData]:
     facts = dataset.storage.get_episode_metadata(dataset.episode_indices)
     for episode, own in zip(dataset.iterate_episodes(), facts, strict=True):
         yield _episode(episode, own)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What Minari, or HDF5 under it, cannot hold becomes an error of ours."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, RelevoError):
+            raise
+        raise TrajectoryError(f"Minari cannot hold the run: {error}; export to parquet, which can") from error
 
 
 def _minari(purpose: str) -> Any:  # noqa: ANN401  (a module)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+MOST_CHOICES = 1 << 62
+"""A larger whole number is no choice among so many, and would be more than Gymnasium can count."""
+
+
 @dataclass(frozen=True)
 class Spaces:
     """The spaces of a dataset."""
@@ -36,7 +40,7 @@ class Spaces:
         like = next(iter(episodes()), None)
         if like is None:
             raise TrajectoryError("there is no episode to be written; was the right policy named?")
-        for name in _columns(like):
+        for name in [*_columns(like), *like.extras, *like.texts]:
             if "/" in name:
                 raise TrajectoryError(
                     f"Minari cannot hold the column {name}: its names have no slashes; export to parquet"
@@ -112,7 +116,7 @@ def _part(array: npt.NDArray[Any], largest: npt.NDArray[np.int64] | None) -> Any
     from gymnasium import spaces
 
     shape = array.shape[1:]
-    if largest is not None and (array >= 0).all():
+    if largest is not None and (array >= 0).all() and (largest < MOST_CHOICES).all():
         return spaces.MultiDiscrete(largest + 1) if shape else spaces.Discrete(int(largest) + 1)
     if array.dtype == np.bool_:
         return spaces.MultiBinary(shape)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from relevo._core import RunWriter
+from relevo._core import Episode, RunWriter
 from relevo.errors import ConfigError, ContractError, TrajectoryError
+from relevo.trajectories.episode_data import EpisodeData
 from relevo.trajectories.export_result import ExportResult
 from relevo.trajectories.files import Counter, refuse_existing, removed_on_failure
 
@@ -15,11 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relevo.record_settings import Compression
-    from relevo.trajectories.episode_data import EpisodeData
 
 
 def write(
-    episodes: Iterable[EpisodeData],
+    episodes: Iterable[EpisodeData | Episode],
     path: Path,
     *,
     compression: Compression,
@@ -32,11 +32,15 @@ def write(
     counter = Counter(progress)
     with removed_on_failure(path):
         with RunWriter(path, compression=compression, seed=seed, config=config) as writer:
-            for episode in counter.counted(episodes):
+            for episode in counter.counted(map(_data, episodes)):
                 _add(writer, episode)
         if not counter.episodes:
             raise TrajectoryError(f"there are no episodes to write into {path}")
     return ExportResult((path,), counter.episodes, counter.steps)
+
+
+def _data(episode: EpisodeData | Episode) -> EpisodeData:
+    return EpisodeData.of(episode) if isinstance(episode, Episode) else episode
 
 
 def _add(writer: RunWriter, episode: EpisodeData) -> None:

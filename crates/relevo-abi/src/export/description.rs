@@ -40,6 +40,8 @@ impl Exported {
             notes: Slice::new(kept(&*notes)),
             batch: owned.batch as i32,
             batch_reason: text(&owned.batch_reason),
+            input_device: owned.input_device.unwrap_or(data::Device { kind: 0, index: 0 }),
+            declared: text(&owned.declared),
         };
         let parts = Parts {
             _owned: owned,

@@ -38,7 +38,7 @@ const SETS: [Set; 6] = [
 const REPEATED: usize = 2;
 
 /// Rows of a large batch: a model may go another way from some number of rows on.
-const LARGE: usize = 64;
+const LARGE: usize = 97;
 
 /// From this on, whole numbers are sizes rather than places in a table: rows have other parts of the range.
 const LEAST_SIZE: f32 = 255.0;
@@ -206,6 +206,8 @@ pub(super) fn made_up(input: &InputContract, at: usize, set: usize, rows: usize)
         match dtype {
             _ if input.role == InputRole::ActionMask && !is_allowed => {}
             _ if input.role == InputRole::ActionMask => element.copy_from_slice(one.bytes()),
+            _ if input.role.first_and_next().is_some() && word >> 31 == 0 => {}
+            _ if input.role.first_and_next().is_some() => element.copy_from_slice(one.bytes()),
             DType::Float16 => element.copy_from_slice(&f16::from_f32(number.clamp(-6e4, 6e4)).to_ne_bytes()),
             DType::Float32 => element.copy_from_slice(&number.to_ne_bytes()),
             DType::Float64 => element.copy_from_slice(&f64::from(number).to_ne_bytes()),

@@ -6,7 +6,7 @@ use super::contract::Batch;
 use crate::{
     error::Result,
     spec::TensorSpec,
-    tensor::{Tensor, TensorView},
+    tensor::{DeviceId, Tensor, TensorView},
 };
 
 /// How a model is to be loaded.
@@ -19,11 +19,13 @@ pub struct LoadOptions {
     /// Shape of one row of inputs, by name, for files that do not declare it and whose shape no probing forward pass finds.
     /// The empty name stands for the only observation, whatever it is called: what a folder's `metadata.json` says.
     pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Inputs of which the user's roles say that they are states, for files that do not tell which axis counts their rows.
+    pub states: Vec<String>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { threads: 1, device: "cpu".into(), shapes: BTreeMap::new() }
+        Self { threads: 1, device: "cpu".into(), shapes: BTreeMap::new(), states: Vec::new() }
     }
 }
 
@@ -79,6 +81,9 @@ pub struct ModelFacts {
     pub random_ops: Vec<String>,
     /// What loading found out about the file, in sentences for people.
     pub notes: Vec<String>,
+    /// What `relevo.export` wrote into the file about its policy, as [`Declared`](super::Declared) reads it; empty where it wrote
+    /// nothing.
+    pub declared: String,
     /// How many rows a forward pass takes, where the backend knows more of it than the declared shapes say.
     pub batch: Option<Batch>,
 }
@@ -113,6 +118,11 @@ pub trait Model: fmt::Debug + Send + Sync {
         &[]
     }
 
+    /// A device in whose memory sessions read inputs, beside that of the CPU: where the model runs.
+    fn device(&self) -> DeviceId {
+        DeviceId::CPU
+    }
+
     /// A new session on the shared weights.
     fn session(&self) -> Result<Box<dyn Session>>;
 }
@@ -121,10 +131,10 @@ pub trait Model: fmt::Debug + Send + Sync {
 pub trait Session: Send {
     /// Runs the model once.
     ///
-    /// `inputs` holds every input in the file's order. `wanted` lists the outputs to compute, and `outputs[i]` receives
-    /// output `wanted[i]`. A tensor in `outputs` that already has elements is taken as the caller's word for the
-    /// output's type and shape, and is written in place without an allocation; an empty one takes the shape that the
-    /// run gives.
+    /// `inputs` holds every input in the file's order; those that lie on the session's own device are read there, others in
+    /// the CPU's memory ([`TensorView::memory`]). `wanted` lists the outputs to compute, and `outputs[i]` receives output
+    /// `wanted[i]`. A tensor in `outputs` that already has elements is taken as the caller's word for the output's type and
+    /// shape, and is written in place without an allocation; an empty one takes the shape that the run gives.
     ///
     /// # Errors
     /// [`Error::Inference`](crate::Error::Inference) when the model fails, with the backend's own message.

@@ -117,6 +117,17 @@ impl ActionBounds {
     }
 }
 
+/// `tanh to [-2, 2]`, or with a list for each bound where they differ.
+impl fmt::Display for ActionBounds {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = |bounds: &[f32]| {
+            let alike = bounds.iter().all(|bound| Some(bound) == bounds.first());
+            bounds.first().filter(|_| alike).map_or_else(|| format!("{bounds:?}"), ToString::to_string)
+        };
+        write!(formatter, "{} to [{}, {}]", self.kind, one(&self.low), one(&self.high))
+    }
+}
+
 /// Squashes rows of `width` by tanh, and turns the log-densities of what they were into those of what they become:
 /// log π(a) = log μ(u) − Σ log(1 − tanh² u), with log(1 − tanh² u) = 2 (log 2 − u − softplus(−2 u)), which loses no
 /// digits where tanh is near 1 (Haarnoja, Zhou, Abbeel, Levine: "Soft Actor-Critic", 2018, appendix C).

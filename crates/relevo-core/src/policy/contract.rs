@@ -4,8 +4,11 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
+    Head, HeadKind, PolicyOptions,
     backend::{Model, Session, StateLink},
     convention::{self, InputRole, OutputRole},
+    declared::Declared,
+    head::floats,
     recurrence::{self, Recurrence},
 };
 use crate::{
@@ -13,6 +16,9 @@ use crate::{
     spec::{DType, Dim, TensorSpec},
     tensor::{Tensor, elements},
 };
+
+/// Why a tensor has its role where the user said so.
+const GIVEN: &str = "given by `roles`";
 
 /// How many rows one forward pass may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +71,11 @@ impl InputContract {
         with_axis(&self.row_shape, Some(self.batch_axis), rows)
     }
 
+    /// Whether the rows of a batch lie one behind the other.
+    pub fn rows_come_first(&self) -> bool {
+        rows_come_first(&self.row_shape, self.batch_axis)
+    }
+
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
         elements(&self.row_shape).saturating_mul(self.spec.dtype.size())
@@ -77,10 +88,20 @@ impl OutputContract {
         with_axis(&self.row_shape, self.batch_axis, rows)
     }
 
+    /// Whether it has rows, and those of a batch lie one behind the other.
+    pub fn rows_come_first(&self) -> bool {
+        self.batch_axis.is_some_and(|axis| rows_come_first(&self.row_shape, axis))
+    }
+
     /// Elements of one row.
     pub fn row_len(&self) -> usize {
         elements(&self.row_shape)
     }
+}
+
+/// Whether nothing but axes of size 1 stands before the one that counts the rows.
+fn rows_come_first(row_shape: &[usize], batch_axis: usize) -> bool {
+    row_shape.iter().take(batch_axis).all(|size| *size == 1)
 }
 
 fn with_axis(row_shape: &[usize], axis: Option<usize>, rows: usize) -> Vec<usize> {
@@ -92,7 +113,7 @@ fn with_axis(row_shape: &[usize], axis: Option<usize>, rows: usize) -> Vec<usize
 }
 
 /// What a model takes and gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Contract {
     /// Inputs in the file's order.
     pub inputs: Vec<InputContract>,
@@ -108,6 +129,10 @@ pub struct Contract {
     pub branches: Vec<usize>,
     /// State inputs on which outputs depend, though it does not show which output gives their next value.
     pub unlinked: Vec<usize>,
+    /// Observations that may be states, and the outputs that may be their next values: their names do not say so.
+    pub likely_states: Vec<(usize, usize)>,
+    /// What the file itself says of its actions and observations.
+    pub declared: Declared,
 }
 
 impl Contract {
@@ -143,7 +168,11 @@ impl Contract {
         for at in &found.acquitted {
             let (role, reason) = convention::input_role(&inputs[*at].spec.name);
             (inputs[*at].role, inputs[*at].reason) = (role, reason.into());
-            set_axis(path, &mut inputs[*at], 0)?;
+            let axis = row_axis(&inputs[*at].spec);
+            set_axis(path, &mut inputs[*at], axis)?;
+        }
+        if found.recurrent {
+            find_episode_inputs(&mut inputs, roles);
         }
         if !inputs.iter().any(|input| input.role == InputRole::Observation) {
             return Err(Error::model_load(
@@ -156,8 +185,23 @@ impl Contract {
             Batch::One { .. } => None,
             Batch::Dynamic { .. } => probe.disagreement(&shapes, &found.random, device == "cpu")?,
         };
+        if let Some(crossed) = inputs.iter_mut().find(|input| is_crossed(input))
+            && !matches!(model.facts().batch, Some(Batch::Dynamic { .. }))
+            && (matches!(batch, Batch::One { .. })
+                || mixed.is_some()
+                || shapes.iter().any(|shape| shape.batch_axis.is_none()))
+        {
+            // What was taken for the number of rows is that of steps.
+            set_axis(path, crossed, 0)?;
+        }
         let batch = mixed.map_or(batch, |reason| Batch::One { reason });
         let branches = branches(model.outputs(), &shapes);
+        let declared = Declared::read(&model.facts().declared).map_err(|reason| {
+            Error::model_load(
+                path,
+                format!("what relevo.export wrote into it cannot be read: {reason}; export it again"),
+            )
+        })?;
         let mut outputs = output_contracts(model.outputs(), &shapes, &branches, roles, &found.pairs)?;
         for (input, output) in &found.pairs {
             let (input, output) = (&inputs[*input], &mut outputs[*output]);
@@ -165,8 +209,9 @@ impl Contract {
             output.reason = format!("the next value of `{}`", input.spec.name);
             (output.batch_axis, output.row_shape) = (Some(input.batch_axis), input.row_shape.clone());
         }
+        let likely_states = Probe { path, model, session, inputs: &inputs }.likely_states(&outputs)?;
         let Recurrence { links: states, recurrent, unlinked, .. } = found;
-        Ok(Self { inputs, outputs, batch, recurrent, states, branches, unlinked })
+        Ok(Self { inputs, outputs, batch, recurrent, states, branches, unlinked, likely_states, declared })
     }
 
     /// The observation inputs, in the file's order.
@@ -176,8 +221,8 @@ impl Contract {
 
     /// Whether the rows of every tensor lie one behind the other, so that a batch can be cut into parts.
     pub fn rows_come_first(&self) -> bool {
-        self.inputs.iter().all(|input| input.batch_axis == 0)
-            && self.outputs.iter().all(|output| matches!(output.batch_axis, None | Some(0)))
+        self.inputs.iter().all(InputContract::rows_come_first)
+            && self.outputs.iter().all(|output| output.batch_axis.is_none() || output.rows_come_first())
     }
 
     /// The mask input, if the model has one.
@@ -185,15 +230,70 @@ impl Contract {
         self.inputs.iter().find(|input| input.role == InputRole::ActionMask)
     }
 
-    /// What a user may not expect of the outputs.
-    pub fn notes(&self) -> Vec<String> {
-        let left_out = self.outputs.iter().filter(|output| output.reason == convention::STANDARD_DEVIATION);
-        left_out.map(|output| format!("`{}` is left out: {}", output.spec.name, output.reason)).collect()
+    /// What a user may not expect, where no head is given.
+    pub fn notes(&self, random_graph: bool) -> Vec<String> {
+        let words = |(input, output): &(usize, usize)| {
+            let (input, output) = (&self.inputs[*input].spec.name, &self.outputs[*output].spec.name);
+            format!(
+                "`{input}` may be memory, and `{output}` its next value: an output of its shape changes with it. If so, say it: \
+                 roles={{\"{input}\": \"state:{output}\"}}; it is taken for an observation"
+            )
+        };
+        let default = Head::new(&PolicyOptions::default(), self, random_graph);
+        self.likely_states.iter().map(words).chain(default.iter().flat_map(|head| self.doubts(head))).collect()
+    }
+
+    /// Outputs that a head which nobody asked for hands on as the action, though they may be what actions are made of: how to say
+    /// so.
+    pub(crate) fn doubts(&self, default: &Head) -> Vec<String> {
+        let is_vague = |output: &&OutputContract| {
+            output.role == OutputRole::Action
+                && output.spec.dtype.is_float()
+                // Of one number there is no choice.
+                && output.row_len() > 1
+                && output.reason != GIVEN
+                && !convention::names_an_action(&output.spec.name)
+        };
+        if default.kinds().any(|kind| kind != HeadKind::Raw) {
+            return Vec::new();
+        }
+        let words = |output: &OutputContract| {
+            let (name, reason, width) = (&output.spec.name, &output.reason, output.row_len());
+            let pairs = if width % 2 == 0 {
+                format!("; means and log-deviations side by side, {} each: the head gaussian", width / 2)
+            } else {
+                String::new()
+            };
+            format!(
+                "by default `{name}` is taken for the action itself, though its name may mean something else ({reason}). If it \
+                 holds logits: the head categorical (several branches: branches of {width} choices in all); values of \
+                 actions: the head argmax{pairs}"
+            )
+        };
+        self.outputs.iter().filter(is_vague).map(words).collect()
     }
 
     /// Position of the first output with `role`.
     pub fn output(&self, role: OutputRole) -> Option<usize> {
         self.outputs.iter().position(|output| output.role == role)
+    }
+}
+
+/// Gives their role to inputs that tell a model with memory whether an episode goes on: those of one number a row, whose name
+/// may say so. One observation stays.
+fn find_episode_inputs(inputs: &mut [InputContract], roles: &BTreeMap<String, String>) {
+    for at in 0..inputs.len() {
+        let input = &inputs[at];
+        let others = inputs.iter().enumerate().filter(|(other, _)| *other != at);
+        let is_observed = others.into_iter().any(|(_, other)| other.role == InputRole::Observation);
+        if input.role != InputRole::State
+            && !roles.contains_key(&input.spec.name)
+            && elements(&input.row_shape) == 1
+            && is_observed
+            && let Some((role, reason)) = convention::episode_role(&input.spec.name)
+        {
+            (inputs[at].role, inputs[at].reason) = (role, reason.into());
+        }
     }
 }
 
@@ -211,8 +311,8 @@ fn check_names(model: &dyn Model, roles: &BTreeMap<String, String>) -> Result<()
 /// An input with its role; which axis counts its rows is not settled yet.
 fn input_role(spec: &TensorSpec, role: Option<&String>) -> Result<InputContract> {
     let (role, reason) = match role {
-        Some(role) if recurrence::named_output(role).is_some() => (InputRole::State, "given by `roles`"),
-        Some(role) => (role.parse()?, "given by `roles`"),
+        Some(role) if recurrence::named_output(role).is_some() => (InputRole::State, GIVEN),
+        Some(role) => (role.parse()?, GIVEN),
         None => convention::input_role(&spec.name),
     };
     Ok(InputContract { spec: spec.clone(), role, reason: reason.into(), batch_axis: 0, row_shape: Vec::new() })
@@ -231,7 +331,7 @@ fn settle_axes(
         .iter()
         .map(|input| match input.role {
             InputRole::State => recurrence::batch_axes(&input.spec, symbol.as_deref()),
-            _ => vec![0],
+            _ => vec![row_axis(&input.spec)],
         })
         .collect();
     let tries = choices.iter().map(Vec::len).max().unwrap_or(1).max(1);
@@ -251,6 +351,21 @@ fn settle_axes(
         set_axis(path, input, axes.first().copied().unwrap_or(0))?;
     }
     first.ok_or_else(|| Error::model_load(path, "no axis of its inputs counts the rows; export the model again"))
+}
+
+/// The axis that counts the rows of an input that is no state: the first, or as torch's recurrent layers have it the second of
+/// [steps, batch, width], where there is one step.
+pub(super) fn row_axis(spec: &TensorSpec) -> usize {
+    let is_open = |dim: &Dim| matches!(dim, Dim::Dynamic(_));
+    match &spec.shape[..] {
+        [Dim::Fixed(1), rows, rest @ ..] if is_open(rows) && !rest.is_empty() && !rest.iter().any(is_open) => 1,
+        _ => 0,
+    }
+}
+
+/// Whether the rows of an observation or a mask are counted by its second axis.
+fn is_crossed(input: &InputContract) -> bool {
+    input.role != InputRole::State && input.batch_axis == 1
 }
 
 /// Takes `axis` as the one that counts the rows of `input`; the others must have a size.
@@ -308,21 +423,31 @@ fn output_contracts(
 ) -> Result<Vec<OutputContract>> {
     // What is remembered may have any name: a running `mean` is no action.
     let is_state = |output: usize| states.iter().any(|(_, next)| *next == output);
-    let others = specs.iter().enumerate().filter(|(output, _)| !is_state(*output));
-    let mut named = others.filter_map(|(_, spec)| convention::output_role(&spec.name));
-    let named_action = named.any(|(role, _)| role.is_action());
+    let named = |at: usize| {
+        let found = convention::output_role(&specs[at].name);
+        found.filter(|(role, _)| *role != OutputRole::Probabilities || shapes[at].adds_up_to_one)
+    };
+    let mut others = (0..specs.len()).filter(|output| !is_state(*output));
+    let named_action = others.any(|at| named(at).is_some_and(|(role, _)| role.is_action()));
     specs
         .iter()
         .zip(shapes)
         .enumerate()
         .map(|(index, (spec, shape))| {
             let (role, reason) = if let Some(role) = roles.get(&spec.name) {
-                (role.parse()?, "given by `roles`")
-            } else if let Some((OutputRole::Action, _)) = convention::output_role(&spec.name)
+                (role.parse()?, GIVEN)
+            } else if let Some((OutputRole::Action, _)) = named(index)
                 && is_log_probabilities(spec, shape, branches)
             {
                 (OutputRole::Logits, "floats under the name of a discrete action: a log-probability for each choice")
-            } else if let Some((role, reason)) = convention::output_role(&spec.name) {
+            } else if let Some((OutputRole::LogProb, _)) = named(index)
+                && !named_action
+                && spec.dtype.is_float()
+                && shape.batch_axis.is_some()
+                && matches!(shape.row_shape[..], [choices] if choices > 1)
+            {
+                (OutputRole::Logits, "a log-probability for each choice, and no other output is named like an action")
+            } else if let Some((role, reason)) = named(index) {
                 (role, reason)
             } else if shape.batch_axis.is_none() {
                 (OutputRole::Constant, "its shape does not follow the batch")
@@ -348,6 +473,8 @@ pub(super) struct OutputShape {
     pub(super) row_shape: Vec<usize>,
     /// The numbers in it, where there is no batch axis and they are float32.
     constant: Option<Vec<f32>>,
+    /// Whether it may be probabilities: float numbers from 0 on, and along the last axis they add up to 1.
+    adds_up_to_one: bool,
 }
 
 impl OutputShape {
@@ -362,7 +489,13 @@ impl OutputShape {
             row_shape.remove(axis);
         }
         let constant = (batch_axis.is_none() && output.dtype() == DType::Float32).then(|| output.values().to_vec());
-        Self { batch_axis, row_shape, constant }
+        let mut converted = Vec::new();
+        let choices = row_shape.last().copied().unwrap_or(0);
+        let adds_up_to_one = output.dtype().is_float() && choices > 0 && {
+            let mut rows = floats(output, &mut converted).chunks_exact(choices);
+            rows.all(|row| row.iter().all(|share| *share >= 0.0) && (row.iter().sum::<f32>() - 1.0).abs() < 1e-2)
+        };
+        Self { batch_axis, row_shape, constant, adds_up_to_one }
     }
 }
 
@@ -485,7 +618,7 @@ impl Probe<'_> {
 pub(crate) fn probe_input(input: &InputContract, rows: usize) -> Tensor {
     let mut tensor = Tensor::zeros(input.spec.dtype, &input.shape(rows));
     match (input.role, input.spec.dtype) {
-        (InputRole::ActionMask, dtype) => fill_ones(&mut tensor, dtype),
+        (InputRole::ActionMask | InputRole::EpisodeMask, dtype) => fill_ones(&mut tensor, dtype),
         (InputRole::Observation, DType::Float32) => {
             for (index, value) in tensor.values_mut::<f32>().iter_mut().enumerate() {
                 *value = ((index * 7919) % 2001) as f32 / 1000.0 - 1.0;

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     spec::{DType, Dim, TensorSpec},
-    tensor::{Tensor, TensorView},
+    tensor::{Tensor, TensorView, elements},
 };
 
 /// A backend behind a C table.
@@ -113,11 +113,13 @@ impl Backend for ForeignBackend {
             .iter()
             .map(|(name, sizes)| RowShape { name: Text::of(name), sizes: Slice::new(sizes) })
             .collect();
+        let states: Vec<_> = options.states.iter().map(|name| Text::of(name)).collect();
         let options = Options {
             size: size_of::<Options<'_>>(),
             device: Text::of(&options.device),
             threads: options.threads,
             shapes: Slice::new(&shapes),
+            states: Slice::new(&states),
         };
         let mut handle = ptr::null_mut();
         // SAFETY: the function is the table's; everything that it is given lives for the call.
@@ -166,6 +168,7 @@ struct ForeignModel {
     outputs: Vec<TensorSpec>,
     facts: ModelFacts,
     states: Vec<StateLink>,
+    device: Device,
     path: Arc<Path>,
 }
 
@@ -184,6 +187,7 @@ impl ForeignModel {
             outputs: Vec::new(),
             facts: ModelFacts::default(),
             states: Vec::new(),
+            device: Device::CPU,
             path: path.into(),
         };
         // From here on the handle is released with the model.
@@ -202,12 +206,12 @@ impl ForeignModel {
         }
         // SAFETY: descriptions begin with their size, and live as long as the model.
         let size = unsafe { ptr::addr_of!((*description).size).read() };
-        if size < size_of::<Description<'_>>() {
-            return Err(format!("the description has {size} bytes, not {}", size_of::<Description<'_>>()));
+        if size < Description::LEAST_SIZE {
+            return Err(format!("the description has {size} bytes, not {}", Description::LEAST_SIZE));
         }
-        // SAFETY: it is whole, with everything that it leads to.
+        // SAFETY: it is as long as it says, and whole with everything that it leads to.
         unsafe {
-            let description = &*description;
+            let description = Description::read(description, size);
             self.inputs = specs(description.inputs)?;
             self.outputs = specs(description.outputs)?;
             let texts = |texts: Slice<'_, Text<'_>>| texts.get().iter().map(|text| text.text()).collect();
@@ -217,6 +221,7 @@ impl ForeignModel {
                 sha256: description.sha256.text(),
                 random_ops: texts(description.random_ops),
                 notes: texts(description.notes),
+                declared: description.declared.text(),
                 batch: match description.batch {
                     kind if kind == BatchKind::Dynamic as i32 => Some(Batch::Dynamic { reason }),
                     kind if kind == BatchKind::One as i32 => Some(Batch::One { reason }),
@@ -228,6 +233,9 @@ impl ForeignModel {
                 output: link.output,
                 initial: link.initial.get().to_vec(),
             };
+            if description.input_device.kind != 0 {
+                self.device = description.input_device;
+            }
             self.states = description.states.get().iter().map(link).collect();
         }
         let outside = |link: &&StateLink| link.input >= self.inputs.len() || link.output >= self.outputs.len();
@@ -248,7 +256,7 @@ unsafe fn specs(specs: Slice<'_, relevo_abi::TensorSpec<'_>>) -> Result<Vec<Tens
         .map(|spec| {
             // SAFETY: as above.
             let (name, dims) = unsafe { (spec.name.text(), spec.dims.get()) };
-            let dtype = own_dtype(spec.dtype)
+            let dtype = DType::from_dlpack(spec.dtype)
                 .ok_or_else(|| format!("`{name}` has the element type {:?}, which is not known", spec.dtype))?;
             let dim = |dim: &relevo_abi::Dim<'_>| match usize::try_from(dim.size) {
                 Ok(size) => Dim::Fixed(size),
@@ -281,6 +289,10 @@ impl Model for ForeignModel {
         &self.states
     }
 
+    fn device(&self) -> Device {
+        self.device
+    }
+
     fn session(&self) -> Result<Box<dyn Session>> {
         let mut handle = ptr::null_mut();
         // SAFETY: the handle is the table's own.
@@ -289,7 +301,8 @@ impl Model for ForeignModel {
         if handle.is_null() {
             return Err(Error::Inference(format!("the model {} gave no session", self.path.display())));
         }
-        Ok(Box::new(ForeignSession { table: self.table, handle, path: Arc::clone(&self.path) }))
+        let (table, device, path) = (self.table, self.device, Arc::clone(&self.path));
+        Ok(Box::new(ForeignSession { table, handle, device, path }))
     }
 }
 
@@ -316,6 +329,7 @@ impl fmt::Debug for ForeignModel {
 struct ForeignSession {
     table: &'static BackendTable,
     handle: *mut SessionHandle,
+    device: Device,
     path: Arc<Path>,
 }
 
@@ -328,6 +342,16 @@ impl Session for ForeignSession {
             let (asked, room) = (wanted.len(), outputs.len());
             return Err(Error::Contract(format!("{asked} outputs were asked for, into {room} tensors")));
         }
+        for input in inputs {
+            let (given, needed) = (input.memory(self.device).len(), elements(input.shape) * input.dtype.size());
+            if given != needed {
+                return Err(Error::Contract(format!(
+                    "the model {} was given {given} bytes for an input of {needed} in the memory of {} or of the CPU",
+                    self.path.display(),
+                    self.device
+                )));
+            }
+        }
         // The shapes first: the tensors point to them.
         let mut shapes: SmallVec<[i64; 32]> = SmallVec::new();
         for input in inputs {
@@ -337,21 +361,25 @@ impl Session for ForeignSession {
             shapes.extend(output.shape().iter().map(|size| *size as i64));
         }
         let mut rest = shapes.as_ptr();
-        let mut tensor = |data: *mut u8, dtype: DType, ndim: usize| {
+        let mut tensor = |data: *mut u8, device: Device, dtype: DType, ndim: usize| {
             let shape = rest;
             rest = rest.wrapping_add(ndim);
-            foreign_tensor(data, dtype, shape, ndim)
+            foreign_tensor(data, device, dtype, shape, ndim)
         };
         let given: SmallVec<[ForeignTensor; 8]> = inputs
             .iter()
-            .map(|input| tensor(input.bytes.as_ptr().cast_mut(), input.dtype, input.shape.len()))
+            .map(|input| {
+                let memory = input.memory(self.device);
+                let address = ptr::with_exposed_provenance_mut(memory.address());
+                tensor(address, memory.device(), input.dtype, input.shape.len())
+            })
             .collect();
         let places: SmallVec<[ForeignTensor; 8]> = outputs
             .iter_mut()
             .map(|output| {
                 let (dtype, ndim) = (output.dtype(), output.shape().len());
                 let data = if output.is_empty() { ptr::null_mut() } else { output.bytes_mut().as_mut_ptr() };
-                tensor(data, dtype, ndim)
+                tensor(data, Device::CPU, dtype, ndim)
             })
             .collect();
         let mut context = Allocation { outputs: outputs.as_mut_ptr(), count: outputs.len() };
@@ -403,49 +431,21 @@ unsafe extern "C" fn allocate(
             (slice::from_raw_parts_mut(context.outputs, context.count), shape)
         };
         let shape: Option<SmallVec<[usize; 8]>> = shape.iter().map(|size| usize::try_from(*size).ok()).collect();
-        let (output, dtype, shape) = (outputs.get_mut(position)?, own_dtype(dtype)?, shape?);
+        let (output, dtype, shape) = (outputs.get_mut(position)?, DType::from_dlpack(dtype)?, shape?);
         output.reset(dtype, &shape);
         Some(output.bytes_mut().as_mut_ptr().cast())
     }));
     shaped.ok().flatten().unwrap_or(ptr::null_mut())
 }
 
-fn foreign_tensor(data: *mut u8, dtype: DType, shape: *const i64, ndim: usize) -> ForeignTensor {
+fn foreign_tensor(address: *mut u8, device: Device, dtype: DType, shape: *const i64, ndim: usize) -> ForeignTensor {
     ForeignTensor {
-        data: data.cast(),
-        device: Device::CPU,
+        data: address.cast(),
+        device,
         ndim: ndim as i32,
-        dtype: foreign_dtype(dtype),
+        dtype: dtype.dlpack(),
         shape,
         strides: ptr::null(),
         byte_offset: 0,
     }
-}
-
-fn foreign_dtype(dtype: DType) -> ForeignDType {
-    let code = match dtype {
-        DType::Bool => 6,
-        DType::Float16 | DType::Float32 | DType::Float64 => 2,
-        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => 1,
-        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => 0,
-    };
-    ForeignDType::new(code, dtype.size() as u8 * 8)
-}
-
-fn own_dtype(dtype: ForeignDType) -> Option<DType> {
-    Some(match (dtype.lanes, dtype.code, dtype.bits) {
-        (1, 6, 8) => DType::Bool,
-        (1, 1, 8) => DType::UInt8,
-        (1, 0, 8) => DType::Int8,
-        (1, 1, 16) => DType::UInt16,
-        (1, 0, 16) => DType::Int16,
-        (1, 1, 32) => DType::UInt32,
-        (1, 0, 32) => DType::Int32,
-        (1, 1, 64) => DType::UInt64,
-        (1, 0, 64) => DType::Int64,
-        (1, 2, 16) => DType::Float16,
-        (1, 2, 32) => DType::Float32,
-        (1, 2, 64) => DType::Float64,
-        _ => return None,
-    })
 }

@@ -41,6 +41,11 @@ const KINDS: [(HeadKind, &str); 4] = [
     (HeadKind::Raw, "raw"),
 ];
 
+impl HeadKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Argmax, Self::Categorical, Self::Gaussian, Self::Raw];
+}
+
 impl FromStr for HeadKind {
     type Err = Error;
 
@@ -94,8 +99,8 @@ pub struct Head {
 
 impl Head {
     /// The head that `options` ask for on `contract`, or the contract's own where they name none: for discrete and for
-    /// continuous actions a deterministic action output if there is one, else `categorical` on logits, `argmax` on action
-    /// values, `gaussian` on a mean with its standard deviation, else `raw`. `random_graph` says that the model draws random numbers.
+    /// continuous actions a deterministic action output if there is one, else `categorical` on logits or probabilities, `argmax`
+    /// on action values, `gaussian` on a mean with its standard deviation, else `raw`. `random_graph` says that the model draws random numbers.
     ///
     /// # Errors
     /// [`Error::Contract`] where the contract has nothing that the head could read, or the options do not fit it.
@@ -265,5 +270,5 @@ pub(super) fn floats<'a>(tensor: &'a Tensor, scratch: &'a mut Vec<f32>) -> &'a [
 }
 
 pub(super) fn is_float_column(output: &OutputContract) -> bool {
-    output.batch_axis == Some(0) && output.row_len() == 1 && output.spec.dtype.is_float()
+    output.rows_come_first() && output.row_len() == 1 && output.spec.dtype.is_float()
 }

@@ -59,7 +59,7 @@ impl<'a> Builder<'a> {
     /// The natures of the actions, in the order of the outputs; only where both are there does it matter.
     fn natures(&self) -> Vec<Nature> {
         let mut natures = Vec::new();
-        let known = [OutputRole::Logits, OutputRole::ActionValues];
+        let known = [OutputRole::Logits, OutputRole::Probabilities, OutputRole::ActionValues];
         let logits = known.into_iter().any(|role| self.contract.output(role).is_some());
         for output in &self.contract.outputs {
             let nature = nature(output);
@@ -85,12 +85,12 @@ impl<'a> Builder<'a> {
         let kind = self.options.head.filter(|kind| fits(*kind)).unwrap_or_else(|| {
             if has(OutputRole::DeterministicAction) {
                 HeadKind::Raw
-            } else if has(OutputRole::Logits) {
+            } else if has(OutputRole::Logits) || has(OutputRole::Probabilities) {
                 HeadKind::Categorical
             } else if has(OutputRole::ActionValues) {
                 HeadKind::Argmax
             } else if has(OutputRole::MeanAndLogStd)
-                || (has(OutputRole::Mean) && self.contract.output(OutputRole::LogStd).is_some())
+                || self.candidate(OutputRole::Mean, nature).is_some_and(|mean| self.has_deviation(mean))
             {
                 HeadKind::Gaussian
             } else {
@@ -109,6 +109,16 @@ impl<'a> Builder<'a> {
     fn candidate(&self, role: OutputRole, wanted: Option<Nature>) -> Option<usize> {
         let fits = |output: &OutputContract| wanted.is_none() || nature(output) == wanted;
         self.contract.outputs.iter().position(|output| output.role == role && fits(output))
+    }
+
+    /// Whether there is a standard deviation for the mean at `mean`. A `scale` of other rows is something else.
+    fn has_deviation(&self, mean: usize) -> bool {
+        let width = self.contract.outputs[mean].row_len();
+        let fits = |at: usize| {
+            let output = &self.contract.outputs[at];
+            output.spec.dtype.is_float() && [1, width].contains(&output.row_len())
+        };
+        self.contract.output(OutputRole::LogStd).is_some() || self.contract.output(OutputRole::Std).is_some_and(fits)
     }
 
     pub(super) fn want(&mut self, index: usize) -> usize {
@@ -138,7 +148,7 @@ impl<'a> Builder<'a> {
             ))
         })?;
         let output = &self.contract.outputs[index];
-        if output.batch_axis == Some(0) {
+        if output.rows_come_first() {
             return Ok((index, output));
         }
         let reason = match output.batch_axis {
@@ -155,16 +165,18 @@ impl<'a> Builder<'a> {
     /// Branches of discrete actions: as the user or the file says; else one for each output of logits, or for each row of one that
     /// has several.
     fn logits(&mut self, kind: HeadKind, nature: Option<Nature>) -> Result<(Reads, ColumnSpec)> {
-        let (index, output) =
-            self.find(kind, nature, &[OutputRole::Logits, OutputRole::ActionValues, OutputRole::Action])?;
+        let roles = [OutputRole::Logits, OutputRole::Probabilities, OutputRole::ActionValues, OutputRole::Action];
+        let (index, output) = self.find(kind, nature, &roles)?;
+        let are_probabilities = output.role == OutputRole::Probabilities;
         let first = choices(kind, output)?;
         let given = !self.options.branches.is_empty();
         let known = if given { &self.options.branches } else { &self.contract.branches };
         let fits = |width: usize| known.iter().sum::<usize>() == width && !known.contains(&0);
         let (mut read, mut branches, mut names) = (vec![index], first, vec![format!("`{}`", output.spec.name)]);
-        if output.role == OutputRole::Logits && !fits(branches.iter().sum()) {
+        let role = output.role;
+        if (are_probabilities || role == OutputRole::Logits) && !fits(branches.iter().sum()) {
             for (more, output) in self.contract.outputs.iter().enumerate().skip(index + 1) {
-                if output.role == OutputRole::Logits && output.batch_axis == Some(0) {
+                if output.role == role && output.rows_come_first() {
                     branches.extend(choices(kind, output)?);
                     read.push(more);
                     names.push(format!("`{}`", output.spec.name));
@@ -187,37 +199,46 @@ impl<'a> Builder<'a> {
         let branches = if fits(width) { known.clone() } else { branches };
         let column = ColumnSpec { key: output.spec.name.clone(), dtype: DType::Int64, shape };
         let at = read.into_iter().map(|index| self.want(index)).collect();
-        Ok((Reads::Logits { at, branches }, column))
+        Ok((Reads::Logits { at, branches, are_probabilities }, column))
     }
 
     fn gaussian(&mut self, nature: Option<Nature>) -> Result<(Reads, ColumnSpec)> {
         let roles = [OutputRole::Mean, OutputRole::MeanAndLogStd, OutputRole::Action];
         let (index, output) = self.find(HeadKind::Gaussian, nature, &roles)?;
-        let mean_width = float_width(HeadKind::Gaussian, output)?;
-        let (log_std, width) = match self.contract.output(OutputRole::LogStd) {
+        let logarithm = self.contract.output(OutputRole::LogStd);
+        let deviation = logarithm.or_else(|| self.contract.output(OutputRole::Std));
+        let has_axes = output.row_shape.len() > 1 && output.spec.dtype.is_float() && output.row_len() > 0;
+        // With a deviation of its own, the mean may have the shape of actions of several axes.
+        let mean_width = match deviation {
+            Some(_) if output.role != OutputRole::MeanAndLogStd && has_axes => output.row_len(),
+            _ => float_width(HeadKind::Gaussian, output)?,
+        };
+        let (log_std, width) = match deviation {
             Some(log_std) if output.role != OutputRole::MeanAndLogStd => {
                 let found = &self.contract.outputs[log_std];
                 // One row for all actors may come as [n] or [1, n], one number for all elements as [], [1] or [1, 1].
                 let len = found.row_len();
                 if ![1, mean_width].contains(&len) || !found.spec.dtype.is_float() {
                     return Err(Error::Contract(format!(
-                        "the mean `{}` has {mean_width} columns, but the log standard deviation `{}` has {len}; it must \
+                        "the mean `{}` has {mean_width} columns, but the standard deviation `{}` ({}) has {len}; it must \
                          have as many, or 1 for all",
-                        output.spec.name, found.spec.name
+                        output.spec.name, found.spec.name, found.role
                     )));
                 }
-                (LogStd::At { at: self.want(log_std), repeats: mean_width / len }, mean_width)
+                let is_std = logarithm.is_none();
+                (LogStd::At { at: self.want(log_std), repeats: mean_width / len, is_std }, mean_width)
             }
             _ if mean_width % 2 == 0 => (LogStd::SecondHalf, mean_width / 2),
             _ => {
                 return Err(Error::Contract(format!(
-                    "the head `gaussian` needs a log standard deviation: either an output of role log_std, or the second \
+                    "the head `gaussian` needs a standard deviation: an output of role log_std or std, or its logarithm as the second \
                      half of `{}`, which has an odd number of columns ({mean_width})",
                     output.spec.name
                 )));
             }
         };
-        let column = ColumnSpec { key: output.spec.name.clone(), dtype: DType::Float32, shape: vec![width] };
+        let shape = if has_axes { output.row_shape.clone() } else { vec![width] };
+        let column = ColumnSpec { key: output.spec.name.clone(), dtype: DType::Float32, shape };
         Ok((Reads::Gaussian { mean: self.want(index), log_std, width }, column))
     }
 
@@ -227,13 +248,14 @@ impl<'a> Builder<'a> {
             OutputRole::Action,
             OutputRole::Mean,
             OutputRole::Logits,
+            OutputRole::Probabilities,
             OutputRole::ActionValues,
         ];
         let (first, output) = self.find(HeadKind::Raw, nature, &roles)?;
         let deterministic = self.candidate(OutputRole::DeterministicAction, nature);
         let twin = |index: &usize| {
             let twin = &self.contract.outputs[*index];
-            twin.row_shape == output.row_shape && twin.spec.dtype == output.spec.dtype && twin.batch_axis == Some(0)
+            twin.row_shape == output.row_shape && twin.spec.dtype == output.spec.dtype && twin.rows_come_first()
         };
         let drawn = match deterministic {
             Some(_) => self.candidate(OutputRole::Action, nature).filter(twin),
@@ -260,9 +282,19 @@ impl<'a> Builder<'a> {
         Ok((reads, column))
     }
 
-    /// The bounds of the continuous column, and which one it is.
+    /// The bounds of the continuous column, and which one it is: those that were asked for, or those that the file tells, where the
+    /// actions are such as it speaks of.
     pub(super) fn bounds(&self, parts: &mut [Part]) -> Result<Option<(usize, ActionBounds)>> {
-        let Some(bounds) = &self.options.bounds else { return Ok(None) };
+        let Some(bounds) = &self.options.bounds else {
+            let Some(bounds) = &self.contract.declared.bounds else { return Ok(None) };
+            let fits =
+                |part: &Part| part.column.dtype == DType::Float32 && elements(&part.column.shape) == bounds.width();
+            let Some((index, part)) = parts.iter_mut().enumerate().find(|(_, part)| fits(part)) else {
+                return Ok(None);
+            };
+            part.squashes = bounds.kind() == BoundsKind::Tanh;
+            return Ok(Some((index, bounds.clone())));
+        };
         let Some((index, part)) = parts.iter_mut().enumerate().find(|(_, part)| part.column.dtype.is_float()) else {
             return Err(Error::Contract(
                 "bounds are for continuous actions, but this policy's are whole numbers; leave them out".into(),
@@ -294,9 +326,11 @@ fn nature(output: &OutputContract) -> Option<Nature> {
             Some(Nature::Continuous)
         }
         OutputRole::Mean | OutputRole::MeanAndLogStd => Some(Nature::Continuous),
-        OutputRole::Action | OutputRole::DeterministicAction | OutputRole::Logits | OutputRole::ActionValues => {
-            Some(Nature::Discrete)
-        }
+        OutputRole::Action
+        | OutputRole::DeterministicAction
+        | OutputRole::Logits
+        | OutputRole::Probabilities
+        | OutputRole::ActionValues => Some(Nature::Discrete),
         _ => None,
     }
 }
@@ -313,7 +347,7 @@ fn choices(kind: HeadKind, output: &OutputContract) -> Result<Vec<usize>> {
 
 fn float_width(kind: HeadKind, output: &OutputContract) -> Result<usize> {
     match (&output.row_shape[..], output.spec.dtype.is_float()) {
-        ([width], true) if *width > 0 => Ok(*width),
+        ([width] | [1, width], true) if *width > 0 => Ok(*width),
         (shape, _) => Err(Error::Contract(format!(
             "the head `{kind}` reads rows of floats of shape (n,), but output `{}` gives {} of shape {}",
             output.spec.name,

@@ -27,6 +27,8 @@ pub(super) enum Reads {
     Logits {
         at: Vec<usize>,
         branches: Vec<usize>,
+        /// Whether probabilities stand there, of which the logits are the logarithms.
+        are_probabilities: bool,
     },
     Gaussian {
         mean: usize,
@@ -48,6 +50,8 @@ pub(super) enum LogStd {
         at: usize,
         /// How many elements of the action each of its numbers is for: 1, or all.
         repeats: usize,
+        /// Whether it is the standard deviation itself.
+        is_std: bool,
     },
     /// The second half of every row of the mean's output.
     SecondHalf,
@@ -60,6 +64,19 @@ impl Part {
             Reads::Logits { branches, .. } => branches,
             _ => &[],
         }
+    }
+
+    fn reads_probabilities(&self) -> bool {
+        matches!(self.reads, Reads::Logits { are_probabilities: true, .. })
+    }
+
+    fn refuse_logits(&self, logits: &[f32], width: usize) -> Result<(), HeadError> {
+        refuse_nan(logits, width).map_err(|error| match error {
+            HeadError::Row { row, .. } if self.reads_probabilities() => {
+                HeadError::Row { row, what: "gave a probability below zero, or NaN, for".into() }
+            }
+            other => other,
+        })
     }
 
     /// How many blocks of random bits it takes for an action.
@@ -103,13 +120,13 @@ impl Part {
         scratch: &mut HeadScratch,
     ) -> Result<(), HeadError> {
         match &self.reads {
-            Reads::Logits { at, branches } => {
+            Reads::Logits { at, branches, .. } => {
                 self.pick(outputs, at, branches, request, bytemuck::cast_slice_mut(actions), log_probs, scratch)
             }
             Reads::Gaussian { mean, log_std, width } => {
                 let actions: &mut [f32] = bytemuck::cast_slice_mut(actions);
                 let log_std = match log_std {
-                    LogStd::At { at, repeats } => Some((&outputs[*at], *repeats)),
+                    LogStd::At { at, repeats, is_std } => Some((&outputs[*at], *repeats, *is_std)),
                     LogStd::SecondHalf => None,
                 };
                 self.draw(&outputs[*mean], log_std, *width, request, actions, log_probs, scratch)
@@ -159,19 +176,24 @@ impl Part {
         if let ([width], [at]) = (branches, at) {
             let (width, logits) = (*width, &outputs[*at]);
             let logits = match logits.dtype() {
+                _ if self.reads_probabilities() => logarithms(logits, converted),
                 DType::Float64 => below_largest(logits.values(), request.mask, width, converted),
                 _ => floats(logits, converted),
             };
-            refuse_nan(logits, width)?;
+            self.refuse_logits(logits, width)?;
             return pick_discrete(logits, request.mask, width, pick(0), actions, log_probs, sampling)
                 .map_err(no_choice);
         }
         let width = branches.iter().sum();
         let logits = match at {
+            [at] if self.reads_probabilities() => logarithms(&outputs[*at], converted),
             [at] => floats(&outputs[*at], converted),
-            several => join_rows(several.iter().map(|at| &outputs[*at]), width, streams.len(), converted, joined),
+            several => {
+                let numbers = if self.reads_probabilities() { logarithms } else { floats };
+                join_rows(several.iter().map(|at| &outputs[*at]), numbers, width, streams.len(), converted, joined)
+            }
         };
-        refuse_nan(logits, width)?;
+        self.refuse_logits(logits, width)?;
         let mut log_probs = log_probs;
         if let Some(log_probs) = &mut log_probs {
             log_probs.fill(0.0);
@@ -196,7 +218,7 @@ impl Part {
     fn draw(
         &self,
         mean: &Tensor,
-        log_std: Option<(&Tensor, usize)>,
+        log_std: Option<(&Tensor, usize, bool)>,
         width: usize,
         request: &HeadRequest<'_>,
         actions: &mut [f32],
@@ -205,9 +227,15 @@ impl Part {
     ) -> Result<(), HeadError> {
         let means = floats(mean, &mut scratch.floats);
         refuse_nan(means, means.len() / request.streams.len())?;
-        let log_std = if let Some((log_std, repeats)) = log_std {
+        let log_std = if let Some((log_std, repeats, is_std)) = log_std {
             actions.copy_from_slice(means);
-            let given = floats(log_std, &mut scratch.more_floats);
+            let given = if is_std {
+                let given = logarithms(log_std, &mut scratch.more_floats);
+                refuse_wild("gave a standard deviation that is not a number above zero to", given, width / repeats)?;
+                given
+            } else {
+                floats(log_std, &mut scratch.more_floats)
+            };
             refuse_nan(given, width / repeats)?;
             if repeats == 1 {
                 given
@@ -286,9 +314,27 @@ fn raw_source(
     }
 }
 
+/// The logarithms of a tensor's numbers; NaN where one is below zero.
+fn logarithms<'a>(tensor: &'a Tensor, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+    if tensor.dtype() == DType::Float64 {
+        scratch.clear();
+        scratch.extend(tensor.values::<f64>().iter().map(|value| value.ln() as f32));
+        return scratch;
+    }
+    // Only where it has another type than float32 are the numbers there already.
+    if floats(tensor, scratch).len() != scratch.len() {
+        scratch.extend_from_slice(tensor.values());
+    }
+    for value in scratch.iter_mut() {
+        *value = value.ln();
+    }
+    scratch
+}
+
 /// The rows of several outputs, each one's columns behind those of the one before.
 fn join_rows<'a, 's>(
     outputs: impl Iterator<Item = &'a Tensor>,
+    numbers: for<'n> fn(&'n Tensor, &'n mut Vec<f32>) -> &'n [f32],
     width: usize,
     rows: usize,
     converted: &mut Vec<f32>,
@@ -297,7 +343,7 @@ fn join_rows<'a, 's>(
     joined.resize(rows * width, 0.0);
     let mut first = 0;
     for output in outputs {
-        let values = floats(output, converted);
+        let values = numbers(output, converted);
         let columns = values.len() / rows;
         for (row, values) in joined.chunks_exact_mut(width).zip(values.chunks_exact(columns)) {
             row[first..first + columns].copy_from_slice(values);

@@ -28,6 +28,9 @@ const POINTER: &[u8] = b"version https://git-lfs";
 /// More threads than this in one forward pass are a slip of the keyboard.
 const MOST_THREADS: usize = 1024;
 
+/// So many of its first bytes show what a file without an ending is.
+const HEAD: u64 = 64;
+
 /// A model file, loaded, with its contract.
 #[derive(Debug, Clone)]
 pub struct LoadedModel {
@@ -63,7 +66,7 @@ impl LoadedModel {
         if let Some(folder) = Folder::at(path)? {
             return Self::load_folder(&folder, backends, options, roles);
         }
-        let backend = backends.iter().find(|backend| backend.accepts(path)).ok_or_else(|| {
+        let backend = backends.iter().find(|backend| takes(&***backend, path)).ok_or_else(|| {
             let formats: Vec<_> = backends.iter().map(|backend| backend.format()).collect();
             Error::model_load(
                 path,
@@ -93,7 +96,7 @@ impl LoadedModel {
                 path,
                 format!(
                     "it is a model of the format {}, but those that can be loaded here are {}; install what loads it, such as \
-                     relevo[torch] for torchscript",
+                     relevo[torch] for torchscript (in a checkout of the repository: make demo-torch)",
                     folder.format,
                     formats.join(", ")
                 ),
@@ -150,6 +153,9 @@ impl LoadedModel {
             check_pointer(path, &beginning(path))?;
         }
         check_shapes(&options.shapes)?;
+        let is_state = |(_, role): &(&String, &String)| role.split(':').next() == Some("state");
+        let states = roles.iter().filter(is_state).map(|(name, _)| name.clone()).collect();
+        let options = &LoadOptions { states, ..options.clone() };
         let model = backend.load(source, options)?;
         check_rows(path, model.inputs(), model.outputs())?;
         let session = model.session()?;
@@ -196,6 +202,13 @@ impl LoadedModel {
             (output.role, output.reason) = (old.role, reason.into());
         }
         contract.branches.clone_from(&old.contract.branches);
+        // Its own names were those of arguments.
+        let position = |name: &str| self.contract.inputs.iter().position(|input| input.spec.name == *name);
+        let normalization = std::mem::take(&mut contract.declared.normalization).into_iter();
+        let renamed = normalization
+            .filter_map(|(name, own)| Some((old.contract.inputs.get(position(&name)?)?.spec.name.clone(), own)));
+        contract.declared.normalization = renamed.collect();
+        contract.declared.bounds.clone_from(&old.contract.declared.bounds);
         self.contract = Arc::new(contract);
         self.roles.clone_from(&old.roles);
         Ok(self)
@@ -292,6 +305,16 @@ fn tell(path: &Path, model: &dyn Model, contract: &Contract, options: &LoadOptio
 }
 
 /// What to do with a file that no backend loads, by what its ending is known for.
+/// Whether a backend is to load the file: by its name, or where that has no ending, by how it begins.
+pub fn takes(backend: &dyn Backend, path: &Path) -> bool {
+    let begins_like_one = || {
+        let mut head = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+        read.is_ok() && backend.recognises(&head)
+    };
+    backend.accepts(path) || (path.extension().is_none() && path.is_file() && begins_like_one())
+}
+
 fn advice_for_name(path: &Path) -> &'static str {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     match extension.as_deref() {
@@ -305,7 +328,7 @@ fn advice_for_name(path: &Path) -> &'static str {
         }
         _ => {
             "export the model by relevo.export.to_onnx (.onnx), or by relevo.export.to_torchscript (.pt), which \
-             relevo[torch] loads"
+             relevo[torch] loads (in a checkout of the repository: make demo-torch)"
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use super::{
     backend::StateLink,
-    contract::{Batch, Contract},
+    contract::{Batch, Contract, fill_ones},
 };
 use crate::{
     error::{Error, Result},
     spec::{DType, shape_text},
+    tensor::Tensor,
 };
 
 /// The states that a model hands on from step to step; none for a model without memory.
@@ -19,8 +20,12 @@ pub struct MemorySpec {
 /// One state, and how the rows of several actors lie in a batch of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateSpec {
-    /// The input that takes it, and the output that gives the next one.
-    pub link: StateLink,
+    /// The input that takes it.
+    pub input: usize,
+    /// Where its next value comes from.
+    pub next: NextValue,
+    /// The bytes of one row at the start of an episode; empty for zeros.
+    initial: Vec<u8>,
     /// The input's name.
     pub name: String,
     /// Element type.
@@ -35,6 +40,15 @@ pub struct StateSpec {
     piece: usize,
 }
 
+/// Where the next value of a state comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextValue {
+    /// From this output.
+    Output(usize),
+    /// From nowhere: after the first step of an episode every element is one, or zero.
+    Always(bool),
+}
+
 impl MemorySpec {
     /// What a model with this contract remembers.
     ///
@@ -46,7 +60,17 @@ impl MemorySpec {
             return Err(unlinked(contract, *input));
         }
         let states = contract.states.iter().map(|link| StateSpec::new(contract, link));
-        Ok(Self { states: states.collect::<Result<_>>()? })
+        let inputs = contract.inputs.iter().enumerate();
+        let episodes = inputs.filter_map(|(at, input)| Some((at, input, input.role.first_and_next()?)));
+        // Whether an episode goes on is remembered like a state, but no output gives it.
+        let episodes = episodes.map(|(at, input, (first, next))| {
+            let mut row = Tensor::zeros(input.spec.dtype, &input.row_shape);
+            if first {
+                fill_ones(&mut row, input.spec.dtype);
+            }
+            Ok(StateSpec::of_input(contract, at, NextValue::Always(next), row.bytes().to_vec()))
+        });
+        Ok(Self { states: states.chain(episodes).collect::<Result<_>>()? })
     }
 
     /// Whether there is nothing to remember.
@@ -73,27 +97,35 @@ impl MemorySpec {
 impl StateSpec {
     fn new(contract: &Contract, link: &StateLink) -> Result<Self> {
         let input = &contract.inputs[link.input];
-        let (name, axis) = (input.spec.name.clone(), input.batch_axis);
         if !link.initial.is_empty() && link.initial.len() != input.row_bytes() {
             return Err(Error::Contract(format!(
-                "the state `{name}` has {} bytes a row, but the backend begins it with {}; please report this",
+                "the state `{}` has {} bytes a row, but the backend begins it with {}; please report this",
+                input.spec.name,
                 input.row_bytes(),
                 link.initial.len()
             )));
         }
+        Ok(Self::of_input(contract, link.input, NextValue::Output(link.output), link.initial.clone()))
+    }
+
+    fn of_input(contract: &Contract, at: usize, next: NextValue, initial: Vec<u8>) -> Self {
+        let input = &contract.inputs[at];
+        let (name, axis) = (input.spec.name.clone(), input.batch_axis);
         let pieces = match contract.batch {
             Batch::One { .. } => 1,
             Batch::Dynamic { .. } => input.row_shape[..axis].iter().product::<usize>(),
         };
-        Ok(Self {
-            link: link.clone(),
+        Self {
+            input: at,
+            next,
+            initial,
             name,
             dtype: input.spec.dtype,
             row_shape: input.row_shape.clone(),
             batch_axis: axis,
             pieces,
             piece: input.row_bytes() / pieces.max(1),
-        })
+        }
     }
 
     /// The shape of `rows` rows.
@@ -125,7 +157,7 @@ impl StateSpec {
 
     /// Writes one actor's row into a batch of `rows`; nothing stands for the state at the start of an episode.
     pub fn write_row(&self, batch: &mut [u8], rows: usize, row: usize, bytes: &[u8]) {
-        let bytes = if bytes.is_empty() { &self.link.initial } else { bytes };
+        let bytes = if bytes.is_empty() { &self.initial } else { bytes };
         for (at, place) in self.pieces_of(rows, row).enumerate() {
             match bytes.get(at * self.piece..(at + 1) * self.piece) {
                 Some(piece) => batch[place].copy_from_slice(piece),

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{
     backend::{Model, StateLink},
-    contract::{Batch, InputContract, OutputShape, Probe, fill_ones, probe_input},
+    contract::{Batch, InputContract, OutputContract, OutputShape, Probe, fill_ones, probe_input, row_axis},
     convention::{self, InputRole, OutputRole},
     state_name::StateName,
 };
@@ -92,10 +92,10 @@ pub(super) fn suspect(inputs: &mut [InputContract], model: &dyn Model, roles: &B
     suspects
 }
 
-/// What the file calls the number of rows: the first axis of the first observation that leaves it open.
+/// What the file calls the number of rows: the axis that counts them in the first observation that leaves it open.
 pub(super) fn batch_symbol(inputs: &[InputContract]) -> Option<String> {
     inputs.iter().filter(|input| input.role == InputRole::Observation).find_map(|input| {
-        match input.spec.shape.first() {
+        match input.spec.shape.get(row_axis(&input.spec)) {
             Some(Dim::Dynamic(name)) => Some(name.clone()),
             _ => None,
         }
@@ -219,6 +219,35 @@ impl Probe<'_> {
         }
         found.random = random;
         Ok(found)
+    }
+
+    /// Observations that may be memory, with the outputs that may be their next values: there is one of no known role that has their
+    /// shape and changes with them, and something else is observed.
+    pub(super) fn likely_states(&mut self, outputs: &[OutputContract]) -> Result<Vec<Pair>> {
+        let fits = |input: &InputContract, output: &OutputContract| {
+            input.role == InputRole::Observation
+                && output.role == OutputRole::Other
+                && output.batch_axis == Some(input.batch_axis)
+                && (output.spec.dtype, &output.row_shape) == (input.spec.dtype, &input.row_shape)
+        };
+        let inputs = self.inputs;
+        let of_input = |at: usize| (0..outputs.len()).filter(move |output| fits(&inputs[at], &outputs[*output]));
+        let of_output = |output: usize| inputs.iter().filter(|input| fits(input, &outputs[output])).count();
+        let pairs = (0..inputs.len()).filter_map(|at| Some((at, of_input(at).next()?)));
+        let is_only = |(at, output): &Pair| of_input(*at).count() == 1 && of_output(*output) == 1;
+        let pairs: Vec<Pair> = pairs.filter(is_only).collect();
+        let observed = inputs.iter().filter(|input| input.role == InputRole::Observation).count();
+        if pairs.is_empty() || pairs.len() == observed {
+            return Ok(Vec::new());
+        }
+        let before = self.run_row(None)?;
+        let mut likely = Vec::new();
+        for (at, output) in pairs {
+            if self.run_row(Some(at))?[output].bytes() != before[output].bytes() {
+                likely.push((at, output));
+            }
+        }
+        Ok(likely)
     }
 
     /// Pairs every input that is a state, or may be one, with the output that gives its next value, where that shows. Second

@@ -2,6 +2,7 @@
 //! batch uses one version from its start to its end.
 
 use std::{
+    collections::BTreeMap,
     ops::{Deref, DerefMut},
     sync::{
         Arc,
@@ -34,6 +35,8 @@ pub struct PolicySlot {
     name: Arc<str>,
     device: Arc<str>,
     options: PolicyOptions,
+    /// Whether the bounds were asked for; otherwise they are those that the first model's file tells.
+    bounds_are_given: bool,
     /// The bounds of the continuous actions, and the action column that holds these.
     bounds: Option<(usize, ActionBounds)>,
     current: ArcSwap<PolicyVersion>,
@@ -56,7 +59,9 @@ pub struct PolicyVersion {
     pub schema: Arc<StepSchema>,
     /// The branches that a mask speaks of, with their numbers of choices; empty where the policy can use no mask.
     mask_branches: Vec<usize>,
-    /// Normalisers of the inputs, in the model's order.
+    /// Normalisers of observations, by the names of the inputs.
+    statistics: BTreeMap<String, Normalizer>,
+    /// The same for every input, in the model's order.
     normalizers: Vec<Option<Normalizer>>,
     /// What it remembers of each actor.
     pub memory: Arc<MemorySpec>,
@@ -87,14 +92,23 @@ impl PolicySlot {
     /// [`Error::Contract`] where the head does not fit the model, or a state that the model depends on is handed on by no output.
     pub fn new(name: &str, loaded: LoadedModel, options: PolicyOptions) -> Result<Self> {
         let device = loaded.options.device.as_str().into();
-        let first = PolicyVersion::new(1, loaded, &options)?;
+        let first = PolicyVersion::new(1, loaded, options.normalizers.clone(), &options)?;
         let (path, kind) = (first.loaded.path.display(), first.head.describe());
         tracing::info!(policy = name, version = 1, head = %kind, %path, "policy `{name}` serves {path} with the head {kind}");
         let unused = first.head.unused_actions(&first.loaded.contract).join(", ");
         if !unused.is_empty() {
             tracing::info!(policy = name, unused, "policy `{name}` leaves out {unused}, which its head does not read");
         }
+        let doubts = if options.head.is_none() { first.loaded.contract.doubts(&first.head) } else { Vec::new() };
+        for doubt in doubts {
+            tracing::warn!(policy = name, "policy `{name}`: {doubt}");
+        }
+        let bounds_are_given = options.bounds.is_some();
+        // Later versions keep the bounds of the first one.
+        let known = options.bounds.or_else(|| first.head.bounds().map(|(_, bounds)| bounds.clone()));
+        let options = PolicyOptions { bounds: known, ..options };
         Ok(Self {
+            bounds_are_given,
             name: name.into(),
             device,
             bounds: first.head.bounds().cloned(),
@@ -122,7 +136,7 @@ impl PolicySlot {
 
     /// Whether it normalises observations itself, before the model gets them.
     pub fn normalizes(&self) -> bool {
-        !self.options.normalizers.is_empty()
+        !self.current().statistics.is_empty()
     }
 
     /// Whether raw outputs are kept for the callers.
@@ -143,6 +157,19 @@ impl PolicySlot {
     /// [`Error::Contract`] where the new model takes other observations, gives other actions, misses an output or has other states,
     /// [`Error::Config`] where it was loaded for another device, or the number is not above the current one.
     pub fn update(&self, loaded: LoadedModel, version: Option<u64>) -> Result<u64> {
+        self.update_normalizing(loaded, version, None)
+    }
+
+    /// The same; `normalizers` take the place of those that normalised observations for the version before.
+    ///
+    /// # Errors
+    /// As [`PolicySlot::update`], and [`Error::Contract`] where they do not fit the model, or it normalises by itself.
+    pub fn update_normalizing(
+        &self,
+        loaded: LoadedModel,
+        version: Option<u64>,
+        normalizers: Option<BTreeMap<String, Normalizer>>,
+    ) -> Result<u64> {
         let _one_at_a_time = self.update.lock();
         if *loaded.options.device != *self.device {
             return Err(Error::Config(format!(
@@ -158,7 +185,9 @@ impl PolicySlot {
                 self.name, old.version
             )));
         }
-        let new = PolicyVersion::new(version, loaded, &self.options)?;
+        self.check_bounds(&loaded)?;
+        let statistics = normalizers.unwrap_or_else(|| old.statistics.clone());
+        let new = PolicyVersion::new(version, loaded, statistics, &self.options)?;
         if new.schema != old.schema || new.mask_branches != old.mask_branches {
             return Err(Error::Contract(format!(
                 "the new model for policy `{}` does not fit: it has {}, but the one that serves has {}; keep the contract, or \
@@ -195,6 +224,23 @@ impl PolicySlot {
         Ok(version)
     }
 
+    /// Fails where the file of a new model tells other bounds than the policy has, and nobody gave any: its actions would come out
+    /// otherwise than it means them.
+    fn check_bounds(&self, new: &LoadedModel) -> Result<()> {
+        let told = new.contract.declared.bounds.as_ref();
+        if self.bounds_are_given || told.is_none() || told == self.options.bounds.as_ref() {
+            return Ok(());
+        }
+        let words = |bounds: Option<&ActionBounds>| bounds.map_or("none".to_owned(), ToString::to_string);
+        Err(Error::Contract(format!(
+            "the new model for policy `{}` does not fit: its file says that its actions are brought into bounds ({}), but those of \
+             the policy are: {}; build the agent with bounds=, or make another policy of it",
+            self.name,
+            words(told),
+            words(self.options.bounds.as_ref())
+        )))
+    }
+
     /// Counts a forward pass.
     pub fn count(&self, rows: usize, elapsed: std::time::Duration, failed: bool) {
         self.stats.calls.fetch_add(1, Ordering::Relaxed);
@@ -207,7 +253,12 @@ impl PolicySlot {
 }
 
 impl PolicyVersion {
-    fn new(version: u64, loaded: LoadedModel, options: &PolicyOptions) -> Result<Self> {
+    fn new(
+        version: u64,
+        loaded: LoadedModel,
+        statistics: BTreeMap<String, Normalizer>,
+        options: &PolicyOptions,
+    ) -> Result<Self> {
         let memory = MemorySpec::new(&loaded.contract).map_err(|error| match error {
             Error::Contract(reason) => Error::Contract(format!("{}: {reason}", loaded.path.display())),
             other => other,
@@ -218,7 +269,8 @@ impl PolicyVersion {
         Ok(Self {
             version,
             mask_branches: mask_branches(&loaded.contract, &head),
-            normalizers: normalizers(&loaded, options)?,
+            normalizers: normalizers(&loaded, &statistics)?,
+            statistics,
             loaded,
             head,
             schema,
@@ -367,9 +419,16 @@ fn mask_branches(contract: &Contract, head: &Head) -> Vec<usize> {
 }
 
 /// The normalisers of every input, in the model's order.
-fn normalizers(loaded: &LoadedModel, options: &PolicyOptions) -> Result<Vec<Option<Normalizer>>> {
+fn normalizers(loaded: &LoadedModel, statistics: &BTreeMap<String, Normalizer>) -> Result<Vec<Option<Normalizer>>> {
     let inputs = &loaded.contract.inputs;
-    for (name, normalizer) in &options.normalizers {
+    for (name, normalizer) in statistics {
+        if loaded.contract.declared.normalization.contains_key(name) {
+            return Err(Error::Contract(format!(
+                "a normalisation was given for the observation `{name}`, but the model {} normalises it itself, by the statistics \
+                 that were exported with it; leave the normalisation out, or export the model without",
+                loaded.path.display()
+            )));
+        }
         let fits = |input: &InputContract| {
             input.role == InputRole::Observation
                 && input.spec.dtype == DType::Float32
@@ -393,12 +452,15 @@ fn normalizers(loaded: &LoadedModel, options: &PolicyOptions) -> Result<Vec<Opti
             )));
         }
     }
-    Ok(inputs.iter().map(|input| options.normalizers.get(&input.spec.name).cloned()).collect())
+    Ok(inputs.iter().map(|input| statistics.get(&input.spec.name).cloned()).collect())
 }
 
 fn describe(version: &PolicyVersion) -> String {
     let schema = &version.schema;
-    let column = |column: &ColumnSpec| format!("{} {}", column.dtype, crate::spec::shape_text(&column.shape));
+    let column = |column: &ColumnSpec| {
+        let named = if column.key.is_empty() { String::new() } else { format!("`{}` ", column.key) };
+        format!("{named}{} {}", column.dtype, crate::spec::shape_text(&column.shape))
+    };
     let observations: Vec<_> = schema.observations.iter().map(column).collect();
     format!(
         "observations [{}] and actions {}{}{}{}",

@@ -2,8 +2,17 @@
 
 /// Words that say when, not what. Those of the second list say "before" of an input, of the third "after" of an output.
 const PLAIN: [&str; 6] = ["in", "ins", "input", "inputs", "state", "states"];
-const BEFORE: [&str; 7] = ["prev", "prv", "previous", "old", "last", "init", "initial"];
-const AFTER: [&str; 9] = ["out", "outs", "output", "outputs", "next", "new", "n", "t", "after"];
+const BEFORE: [&str; 8] = ["prev", "prv", "previous", "old", "last", "init", "initial", "past"];
+const AFTER: [&str; 12] =
+    ["out", "outs", "output", "outputs", "next", "new", "n", "t", "after", "present", "update", "updated"];
+
+/// Words that say memory. After a name that holds one, a number may be what makes the next value's name another.
+const MEMORY: [&str; 12] = ["h", "c", "hx", "cx", "hidden", "cell", "lstm", "gru", "rnn", "mem", "memory", "recurrent"];
+
+/// Whether an output is called the next value of the state that an input is.
+pub fn names_next_value(input: &str, output: &str) -> bool {
+    StateName::of(input).becomes(&StateName::of(output))
+}
 
 /// A state's name in words.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +51,18 @@ impl StateName {
 
     /// Whether the output `next` is called the next value of this input.
     pub(super) fn becomes(&self, next: &Self) -> bool {
-        !self.stem.is_empty() && self.stem == next.stem && (self.is_before || next.is_after)
+        let is_next = self.stem == next.stem && (self.is_before || next.is_after);
+        !self.stem.is_empty() && (is_next || self.is_numbered(next))
+    }
+
+    /// Whether the names differ by one number at the end: `lstm_h` and `lstm_h_1`, `h_t_1` and `h_t`.
+    fn is_numbered(&self, next: &Self) -> bool {
+        let says_memory = self.stem.split('_').any(|word| MEMORY.contains(&word));
+        let is_shorter = |short: &str, long: &str| {
+            let number = long.strip_prefix(short).and_then(|rest| rest.strip_prefix('_'));
+            number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        says_memory && (is_shorter(&self.stem, &next.stem) || (next.is_after && is_shorter(&next.stem, &self.stem)))
     }
 }
 
@@ -93,6 +113,12 @@ mod tests {
             ("state_in_0", "state_out_0"),
             ("state", "next_state"),
             ("RNN_states", "output_rnn_states"),
+            ("lstm_h", "lstm_h_1"),
+            ("hidden.1", "hidden_out"),
+            ("h_t_1", "h_t"),
+            ("past_key", "present_key"),
+            ("mem", "mem_updated"),
+            ("agent_state", "updated_agent_state"),
         ] {
             assert!(StateName::of(before).becomes(&StateName::of(after)), "{before} {after}");
         }
@@ -104,6 +130,11 @@ mod tests {
             ("depth", "depth"),
             ("h_in", "c_out"),
             ("state_inner", "state_outer"),
+            ("goal", "goal_1"),
+            ("state", "state_1"),
+            ("h_1", "h_2"),
+            ("h_1", "h"),
+            ("hidden", "hidden_size"),
         ] {
             assert!(!StateName::of(before).becomes(&StateName::of(after)), "{before} {after}");
         }

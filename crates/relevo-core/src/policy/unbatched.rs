@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::Result,
     spec::{Dim, TensorSpec},
-    tensor::{Tensor, TensorView},
+    tensor::{DeviceId, Tensor, TensorView},
 };
 
 /// Rows that are compared to see which outputs are the same whatever comes.
@@ -252,6 +252,10 @@ impl Model for Unbatched {
 
     fn states(&self) -> &[StateLink] {
         self.inner.states()
+    }
+
+    fn device(&self) -> DeviceId {
+        self.inner.device()
     }
 
     fn session(&self) -> Result<Box<dyn Session>> {

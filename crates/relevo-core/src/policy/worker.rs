@@ -10,14 +10,14 @@ use super::{
     convention::InputRole,
     head::HeadScratch,
     loaded::LoadedModel,
-    memory::MemorySpec,
+    memory::{MemorySpec, NextValue},
     normalizer::Normalizer,
 };
 use crate::{
     error::{Error, Result},
     fork::Birthplace,
     spec::DType,
-    tensor::{Tensor, TensorView},
+    tensor::{DeviceMemory, Tensor, TensorView},
 };
 
 /// A larger batch is run in parts: what lies between a model's layers then stays small enough for the processor's caches,
@@ -37,8 +37,10 @@ pub struct Worker {
     made_inputs: Vec<Tensor>,
     normalizers: Vec<Option<Normalizer>>,
     memory: Arc<MemorySpec>,
-    /// Where among `wanted` the next value of each state is.
-    state_positions: Vec<usize>,
+    /// Where the next value of each state is.
+    next_values: Vec<Place>,
+    /// Next values that no output gives.
+    constants: Vec<Tensor>,
     wanted: Vec<usize>,
     wanted_contracts: Vec<OutputContract>,
     outputs: Vec<Tensor>,
@@ -50,20 +52,35 @@ pub struct Worker {
     pub scratch: HeadScratch,
 }
 
+/// Where the next value of a state is.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// Among the outputs, at this position of those wanted.
+    Output(usize),
+    /// Among the constants.
+    Constant(usize),
+}
+
 impl Worker {
     /// A worker with a session of its own that computes the outputs `wanted`, and the next values of the states of `memory`.
     pub fn new(loaded: &LoadedModel, wanted: &[usize], memory: Arc<MemorySpec>) -> Result<Self> {
         let contract = &loaded.contract;
         let mut wanted = wanted.to_vec();
-        let states = memory.states.iter().map(|state| state.link.output);
-        let state_positions = states.map(|output| {
-            wanted.iter().position(|known| *known == output).unwrap_or_else(|| {
-                wanted.push(output);
-                wanted.len() - 1
-            })
-        });
-        let state_positions = state_positions.collect();
         let empty = || Tensor::zeros(DType::Float32, &[0]);
+        let mut constants = Vec::new();
+        let next_values = memory.states.iter().map(|state| match state.next {
+            NextValue::Output(output) => {
+                Place::Output(wanted.iter().position(|known| *known == output).unwrap_or_else(|| {
+                    wanted.push(output);
+                    wanted.len() - 1
+                }))
+            }
+            NextValue::Always(_) => {
+                constants.push(empty());
+                Place::Constant(constants.len() - 1)
+            }
+        });
+        let next_values = next_values.collect();
         Ok(Self {
             session: Some(loaded.model.session()?),
             birthplace: Birthplace::here(),
@@ -72,7 +89,8 @@ impl Worker {
             made_inputs: contract.inputs.iter().map(|_| empty()).collect(),
             normalizers: Vec::new(),
             memory,
-            state_positions,
+            next_values,
+            constants,
             wanted_contracts: wanted.iter().map(|index| contract.outputs[*index].clone()).collect(),
             outputs: wanted.iter().map(|_| empty()).collect(),
             part: match contract.batch {
@@ -106,13 +124,35 @@ impl Worker {
 
     /// The next values of the states, as the last forward pass gave them.
     pub fn next_states(&self) -> impl Iterator<Item = &Tensor> {
-        self.state_positions.iter().map(|at| &self.outputs[*at])
+        self.next_values.iter().map(|place| match *place {
+            Place::Output(at) => &self.outputs[at],
+            Place::Constant(at) => &self.constants[at],
+        })
     }
 
     /// Exchanges the next values of the states for the tensors in `states`, which a later pass writes to.
     pub fn exchange_states(&mut self, states: &mut [Tensor]) {
-        for (at, state) in self.state_positions.iter().zip(states) {
-            std::mem::swap(&mut self.outputs[*at], state);
+        for (place, state) in self.next_values.iter().zip(states) {
+            let next = match *place {
+                Place::Output(at) => &mut self.outputs[at],
+                Place::Constant(at) => &mut self.constants[at],
+            };
+            std::mem::swap(next, state);
+        }
+    }
+
+    /// Makes the next values that no output gives.
+    fn make_constants(&mut self, rows: usize) {
+        for (state, place) in self.memory.states.iter().zip(&self.next_values) {
+            if let (NextValue::Always(one), Place::Constant(at)) = (state.next, *place) {
+                let tensor = &mut self.constants[at];
+                tensor.reset(state.dtype, &state.shape(rows));
+                if one {
+                    fill_ones(tensor, state.dtype);
+                } else {
+                    tensor.bytes_mut().fill(0);
+                }
+            }
         }
     }
 
@@ -131,8 +171,22 @@ impl Worker {
         mask: Option<&[u8]>,
         states: &[&[u8]],
     ) -> Result<()> {
+        self.forward_placed(rows, observations, &[], mask, states)
+    }
+
+    /// The same on observations that may lie on the model's device: `placed` says where, input by input, and is empty where none
+    /// do. Of one that does, `observations` may hold no bytes.
+    pub fn forward_placed(
+        &mut self,
+        rows: usize,
+        observations: &[&[u8]],
+        placed: &[Option<DeviceMemory<'_>>],
+        mask: Option<&[u8]>,
+        states: &[&[u8]],
+    ) -> Result<()> {
+        self.make_constants(rows);
         let memory = self.memory.clone();
-        let state_of = |input: usize| memory.states.iter().position(|state| state.link.input == input);
+        let state_of = |input: usize| memory.states.iter().position(|state| state.input == input);
         let given_state = |input: usize| state_of(input).and_then(|state| states.get(state).copied());
         let mut given = observations.iter();
         for (index, input) in self.inputs.iter().enumerate() {
@@ -154,39 +208,40 @@ impl Worker {
         }
         // Taken out for the call, so that views of it and `&mut self` can live side by side.
         let made_inputs = std::mem::take(&mut self.made_inputs);
-        let mut given = observations.iter();
-        let bytes: SmallVec<[&[u8]; 8]> = self
+        let mut given = observations.iter().zip(placed.iter().copied().chain(std::iter::repeat(None)));
+        let values: SmallVec<[Values<'_>; 8]> = self
             .inputs
             .iter()
             .zip(&made_inputs)
             .enumerate()
             .map(|(index, (input, made))| match input.role {
                 InputRole::Observation => {
-                    let bytes = given.next().copied().unwrap_or(&[]);
-                    if made.is_empty() { bytes } else { made.bytes() }
+                    let (bytes, device) = given.next().map_or((&[][..], None), |(bytes, device)| (*bytes, device));
+                    if made.is_empty() { Values { bytes, device } } else { made.bytes().into() }
                 }
-                _ => given_state(index).unwrap_or_else(|| made.bytes()),
+                _ => given_state(index).unwrap_or_else(|| made.bytes()).into(),
             })
             .collect();
-        let result = self.forward_bytes(rows, &bytes);
-        drop(bytes);
+        let result = self.forward_values(rows, &values);
+        drop(values);
         self.made_inputs = made_inputs;
         result
     }
 
     /// A forward pass on every input.
     pub fn forward_all(&mut self, rows: usize, inputs: &[TensorView<'_>]) -> Result<()> {
-        let bytes: SmallVec<[&[u8]; 8]> = inputs.iter().map(|input| input.bytes).collect();
-        self.forward_bytes(rows, &bytes)
+        let values: SmallVec<[Values<'_>; 8]> =
+            inputs.iter().map(|input| Values { bytes: input.bytes, device: input.device }).collect();
+        self.forward_values(rows, &values)
     }
 
-    fn forward_bytes(&mut self, rows: usize, bytes: &[&[u8]]) -> Result<()> {
+    fn forward_values(&mut self, rows: usize, values: &[Values<'_>]) -> Result<()> {
         for (output, contract) in self.outputs.iter_mut().zip(&self.wanted_contracts) {
             shape_output(output, contract, rows);
         }
         if rows <= self.part {
             self.shape_inputs(rows);
-            let views = views(&self.inputs, &self.input_shapes, bytes, 0..rows);
+            let views = views(&self.inputs, &self.input_shapes, values, 0..rows);
             return session(&mut self.session)?.forward(&views, &self.wanted, &mut self.outputs);
         }
         for first in (0..rows).step_by(self.part) {
@@ -195,7 +250,7 @@ impl Worker {
             for (output, contract) in self.part_outputs.iter_mut().zip(&self.wanted_contracts) {
                 shape_output(output, contract, until - first);
             }
-            let views = views(&self.inputs, &self.input_shapes, bytes, first..until);
+            let views = views(&self.inputs, &self.input_shapes, values, first..until);
             session(&mut self.session)?.forward(&views, &self.wanted, &mut self.part_outputs)?;
             let outputs = self.outputs.iter_mut().zip(&self.part_outputs).zip(&self.wanted_contracts);
             for ((output, part), contract) in outputs {
@@ -234,20 +289,35 @@ fn session(session: &mut Option<Box<dyn Session>>) -> Result<&mut Box<dyn Sessio
     session.as_mut().ok_or_else(|| Error::State("the session is gone".into()))
 }
 
-/// Views of `rows` of every input's bytes.
+/// An input's rows: in the CPU's memory, where there are such bytes, and on a device.
+struct Values<'a> {
+    bytes: &'a [u8],
+    device: Option<DeviceMemory<'a>>,
+}
+
+impl<'a> From<&'a [u8]> for Values<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { bytes, device: None }
+    }
+}
+
+/// Views of `rows` of every input.
 fn views<'a>(
     inputs: &[InputContract],
     shapes: &'a [Vec<usize>],
-    bytes: &[&'a [u8]],
+    values: &[Values<'a>],
     rows: std::ops::Range<usize>,
 ) -> SmallVec<[TensorView<'a>; 8]> {
     inputs
         .iter()
         .zip(shapes)
-        .zip(bytes)
-        .map(|((input, shape), bytes)| {
-            let size = input.row_bytes();
-            TensorView { dtype: input.spec.dtype, shape, bytes: &bytes[rows.start * size..rows.end * size] }
+        .zip(values)
+        .map(|((input, shape), values)| {
+            let part = rows.start * input.row_bytes()..rows.end * input.row_bytes();
+            let device = values.device.map(|memory| memory.part(part.clone()));
+            // What lies on a device may lie nowhere else.
+            let bytes = if device.is_some() && values.bytes.is_empty() { &[] } else { &values.bytes[part] };
+            TensorView { dtype: input.spec.dtype, shape, bytes, device }
         })
         .collect()
 }

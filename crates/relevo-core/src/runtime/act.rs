@@ -16,8 +16,9 @@ use super::{
     group::{ActorGroup, GroupState, Work, still_waiting},
     handover::Caller,
     memory::Memory,
+    placed::Placed,
     results::ActionResults,
-    segment::Failure,
+    segment::{Failure, SegmentCall},
     shared::AgentShared,
     ticket::{Request, Ticket},
 };
@@ -71,6 +72,7 @@ pub struct ActCall<'a> {
     pub(super) agent: Arc<AgentShared>,
     pub(super) guard: MutexGuard<'a, GroupState>,
     masked: bool,
+    pub(super) placed: Option<Placed<'a>>,
 }
 
 impl ActorGroup {
@@ -88,7 +90,7 @@ impl ActorGroup {
         if self.waiting.load(Ordering::Acquire) {
             return Err(still_waiting(&self.actors[0]));
         }
-        Ok(Some(ActCall { group: self, agent, guard, masked: false }))
+        Ok(Some(ActCall { group: self, agent, guard, masked: false, placed: None }))
     }
 
     /// Whether the only actor's last call still waits for its action.
@@ -194,7 +196,9 @@ impl ActCall<'_> {
     pub fn prepare(&mut self, masked: bool) -> Result<()> {
         if !self.is_leased(masked) {
             let known = self.guard.work.as_ref().and_then(|work| work.layout.mask);
-            let mask = if masked { Some(self.mask_width()?) } else { known };
+            // What was known of masks is of the policies that the actors followed then.
+            let mask =
+                if masked { Some(self.mask_width()?) } else { known.filter(|_| self.mask_width().ok() == known) };
             self.group.lease(&self.agent, &mut self.guard, mask)?;
         }
         if self.is_full()
@@ -336,19 +340,26 @@ impl ActCall<'_> {
     /// # Errors
     /// [`Error::Contract`] for an observation with NaN, [`Error::Inference`] where a policy fails or gives NaN.
     pub fn run(mut self, options: &ActOptions<'_>) -> Result<Arc<ActionResults>> {
-        let masked = self.masked;
+        let (masked, placed) = (self.masked, self.placed.as_ref());
         let work = work(&mut self.guard)?;
         let row = work.next_row();
         work.require_extras(!matches!(options.record, Recording::Nothing))?;
-        work.refuse_nan(row)?;
+        work.refuse_nan(row, placed)?;
         if let (Some(width), false) = (work.layout.mask, masked) {
             let cells = work.block.cells(row);
             work.block.masks[cells.start * width..cells.end * width].fill(1);
         }
         let mut raw = None;
         for segment in 0..work.policies.len() {
-            let keep = self.agent.keep_outputs && work.policies.len() == 1;
-            raw = match work.run_segment(segment, row, masked, self.agent.seed, options.deterministic, keep) {
+            let call = SegmentCall {
+                row,
+                masked,
+                placed,
+                seed: self.agent.seed,
+                deterministic: options.deterministic,
+                keep_outputs: self.agent.keep_outputs && work.policies.len() == 1,
+            };
+            raw = match work.run_segment(segment, &call) {
                 Ok(raw) => raw,
                 Err(Failure { error, column }) => {
                     let actor = column.map(|column| &self.group.actors[work.caller_row(column)]);
@@ -360,7 +371,10 @@ impl ActCall<'_> {
             };
         }
         work.memories.iter_mut().for_each(Memory::advance);
-        work.commit(row, options.record, self.agent.records());
+        // Recording may have begun since what it needs was copied.
+        let keeps = work.layout.recorded && !matches!(options.record, Recording::Nothing);
+        let lacks = keeps && placed.is_some_and(Placed::any_away);
+        work.commit(row, options.record, self.agent.records() && !lacks);
         Ok(work.hand_out(row, raw))
     }
 }
@@ -396,9 +410,12 @@ impl Work {
         )))
     }
 
-    fn refuse_nan(&self, row: usize) -> Result<()> {
+    fn refuse_nan(&self, row: usize, placed: Option<&Placed<'_>>) -> Result<()> {
         let cells = self.block.cells(row);
         for (index, column) in self.layout.schema().observations.iter().enumerate() {
+            if placed.is_some_and(|placed| placed.is_away(index)) {
+                continue;
+            }
             let size = column.row_bytes();
             let bytes = &self.block.observations[index].as_slice()[cells.start * size..cells.end * size];
             if let Some(element) = first_nan(bytes, column.dtype) {
@@ -549,12 +566,12 @@ impl Work {
     }
 }
 
-fn work<'a>(guard: &'a mut MutexGuard<'_, GroupState>) -> Result<&'a mut Work> {
+pub(super) fn work<'a>(guard: &'a mut MutexGuard<'_, GroupState>) -> Result<&'a mut Work> {
     guard.work.as_mut().ok_or_else(unprepared)
 }
 
 /// The error for arguments that were checked against another policy than the one that the actors follow now.
-fn changed_meanwhile() -> Error {
+pub(super) fn changed_meanwhile() -> Error {
     Error::Contract(
         "the actors were assigned to a policy that observes or chooses something else while the call began; call again with \
          what that one takes"

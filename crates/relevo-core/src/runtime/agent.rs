@@ -1,6 +1,7 @@
 //! The agent: the actors, the policies that they follow, and the recorder behind them.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -22,7 +23,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     fork::Birthplace,
-    policy::{LoadedModel, PolicySlot},
+    policy::{LoadedModel, Normalizer, PolicySlot},
     trajectory::{
         Episode, ModelInfo, Pending, Recorder, RecorderConfig, Resumed, RunInfo, RunWriter, Sealer, Sink, StepSchema,
         StreamPlace, Subscription, WhenFull, check_extras,
@@ -266,9 +267,20 @@ impl Agent {
 
     /// Exchanges a policy's model; see [`PolicySlot::update`].
     pub fn update_model(&self, policy: &str, loaded: LoadedModel, version: Option<u64>) -> Result<u64> {
+        self.update_model_normalizing(policy, loaded, version, None)
+    }
+
+    /// The same with other statistics of observations; see [`PolicySlot::update_normalizing`].
+    pub fn update_model_normalizing(
+        &self,
+        policy: &str,
+        loaded: LoadedModel,
+        version: Option<u64>,
+        normalizers: Option<BTreeMap<String, Normalizer>>,
+    ) -> Result<u64> {
         self.shared.check_changeable()?;
         let policy = self.policy(policy)?;
-        let version = policy.update(loaded, version)?;
+        let version = policy.update_normalizing(loaded, version, normalizers)?;
         self.tell_model(&policy);
         Ok(version)
     }

@@ -19,6 +19,7 @@ mod group;
 mod handover;
 mod memory;
 mod observe;
+mod placed;
 mod results;
 mod router;
 mod routers;

@@ -9,6 +9,7 @@ use super::{
     batch::NamedTensors,
     group::Work,
     memory::{Memory, nan_state},
+    placed::Placed,
 };
 use crate::{
     error::{Error, Result},
@@ -16,19 +17,32 @@ use crate::{
     trajectory::StepSchema,
 };
 
+/// What a call asks of each of its policies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SegmentCall<'a> {
+    /// The row of the block.
+    pub(super) row: usize,
+    /// Whether the caller gave a mask.
+    pub(super) masked: bool,
+    /// Observations that lie on a device.
+    pub(super) placed: Option<&'a Placed<'a>>,
+    /// The run's seed.
+    pub(super) seed: u64,
+    pub(super) deterministic: Option<bool>,
+    pub(super) keep_outputs: bool,
+}
+
 impl Work {
     /// One forward pass for the actors of one policy, and its head.
     pub(super) fn run_segment(
         &mut self,
         index: usize,
-        row: usize,
-        masked: bool,
-        seed: u64,
-        deterministic: Option<bool>,
-        keep_outputs: bool,
+        call: &SegmentCall<'_>,
     ) -> Result<Option<NamedTensors>, Failure> {
+        let SegmentCall { row, masked, placed, seed, deterministic, keep_outputs } = *call;
         let segment = &self.layout.segments[index];
-        let (slot, version) = (&self.policies[index], self.policies[index].current());
+        let slot = &self.policies[index];
+        let version = placed.map_or_else(|| slot.current(), |placed| placed.version.clone());
         let mut worker = version.checkout()?;
         let started = Instant::now();
         let rows = segment.until - segment.from;
@@ -41,16 +55,22 @@ impl Work {
             .observations
             .iter()
             .zip(&self.block.observations)
-            .map(|(column, buffer)| &buffer.as_slice()[scaled(column.row_bytes())])
+            .enumerate()
+            .map(|(index, (column, buffer))| match placed {
+                // The block holds those of an earlier call there.
+                Some(placed) if placed.is_away(index) => &[],
+                _ => &buffer.as_slice()[scaled(column.row_bytes())],
+            })
             .collect();
+        let there = placed.map_or(&[][..], |placed| &placed.columns);
         let mask = masked.then(|| &self.block.masks[scaled(self.layout.mask.unwrap_or(0))]);
         let memory = &mut self.memories[index];
         memory.adopt(&version.memory);
         let memory = &self.memories[index];
-        let mut result = worker.forward(rows, &observations, mask, &memory.states()).map_err(|error| {
+        let mut result = worker.forward_placed(rows, &observations, there, mask, &memory.states()).map_err(|error| {
             let text =
                 format!("policy `{}` (version {}) failed on a batch of {rows}: {error}", slot.name(), version.version);
-            match culprit(&mut worker, schema, rows, &observations, mask, memory) {
+            match culprit(&mut worker, schema, rows, &observations, placed, mask, memory) {
                 None => Error::Inference(text).into(),
                 Some(row) => {
                     let column = segment.from + row;
@@ -127,6 +147,7 @@ fn culprit(
     schema: &StepSchema,
     rows: usize,
     observations: &[&[u8]],
+    placed: Option<&Placed<'_>>,
     mask: Option<&[u8]>,
     memory: &Memory,
 ) -> Option<usize> {
@@ -134,9 +155,10 @@ fn culprit(
         let one = |bytes: &'_ [u8], size: usize| row * size..(row * size + size).min(bytes.len());
         let columns = schema.observations.iter().zip(observations);
         let observation: SmallVec<[&[u8]; 8]> =
-            columns.map(|(column, bytes)| &bytes[one(bytes, column.row_bytes())]).collect();
+            columns.map(|(column, bytes)| bytes.get(one(bytes, column.row_bytes())).unwrap_or(&[])).collect();
+        let there = placed.map(|placed| placed.row(*row)).unwrap_or_default();
         let mask = mask.map(|mask| &mask[one(mask, mask.len() / rows)]);
-        worker.forward(1, &observation, mask, &memory.of_one(*row).states()).is_err()
+        worker.forward_placed(1, &observation, &there, mask, &memory.of_one(*row).states()).is_err()
     })
 }
 

@@ -22,6 +22,9 @@ pub(crate) struct End {
 
 /// Columns of larger episodes are not used again: to them an allocation is nothing, to the memory they are.
 const SPARE_BYTES: usize = 1 << 20;
+/// Nor are those that have room for so many times what the episode took: with thousands of actors, each would come to have room for
+/// the longest episode there ever was.
+const SPARE_ROOM: usize = 4;
 
 /// What a builder fills. It goes from one episode to the next, so that its buffers have grown to their size before long.
 #[derive(Debug)]
@@ -172,10 +175,12 @@ impl EpisodeBuilder {
         }
     }
 
-    /// Whether steps of `schema` can go on in this episode: everything but the mask must be the same.
+    /// Whether steps of `schema` can go on in this episode: everything must be the same, but that either may be without masks.
     pub(crate) fn continues(&self, schema: &Arc<StepSchema>) -> bool {
+        let masks_differ = self.schema.mask.zip(schema.mask).is_some_and(|(known, new)| known != new);
         Arc::ptr_eq(&self.schema, schema)
-            || (self.schema.observations == schema.observations
+            || (!masks_differ
+                && self.schema.observations == schema.observations
                 && self.schema.actions == schema.actions
                 && self.schema.log_prob == schema.log_prob
                 && self.schema.value == schema.value
@@ -336,9 +341,13 @@ impl EpisodeBuilder {
         has_final_observation: bool,
     ) -> (Episode, Option<Columns>) {
         let extras = columns.extras.iter().map(ExtraColumn::values).collect();
-        let (counts, is_small) = ((columns.observations.len(), columns.actions.len()), columns.bytes() <= SPARE_BYTES);
-        let (buffers, spare) =
-            if is_small { (pack(&columns.all()), Some(columns)) } else { (columns.into_buffers(), None) };
+        let (counts, bytes) = ((columns.observations.len(), columns.actions.len()), columns.bytes());
+        let (buffers, spare) = if bytes <= SPARE_BYTES {
+            let is_snug = columns.all().into_iter().map(MutableBuffer::capacity).sum::<usize>() <= SPARE_ROOM * bytes;
+            (pack(&columns.all()), Some(columns).filter(|_| is_snug))
+        } else {
+            (columns.into_buffers(), None)
+        };
         let mut buffers = buffers.into_iter();
         let mut next = || buffers.next().unwrap_or_default();
         let episode = Episode {

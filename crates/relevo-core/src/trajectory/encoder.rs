@@ -197,8 +197,14 @@ fn pack(
         let length = zstd.compress_to_buffer(plain, &mut packed[start..])?;
         packed.truncate(start + length);
     } else if compression == Compression::Lz4 {
-        // The sidecar has a checksum already.
-        let mut frame = lz4::EncoderBuilder::new().checksum(lz4::ContentChecksum::NoChecksum).build(&mut *packed)?;
+        // The sidecar has a checksum already. Blocks that do not look back at each other spare the library copies.
+        let mut frame = lz4::EncoderBuilder::new()
+            .checksum(lz4::ContentChecksum::NoChecksum)
+            .block_checksum(lz4_sys::BlockChecksum::NoBlockChecksum)
+            .block_mode(lz4::BlockMode::Independent)
+            .block_size(lz4::BlockSize::Max256KB)
+            .auto_flush(true)
+            .build(&mut *packed)?;
         frame.write_all(plain)?;
         frame.finish().1?;
     }

@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// The steps of an open episode that holds this many unwritten bytes go to the disk.
 const PART_BYTES: usize = 4 << 20;
 /// Those of all open episodes go there where together they hold this many.
-const OPEN_BYTES: usize = 24 << 20;
+const OPEN_BYTES: usize = 16 << 20;
 
 /// Emptied blocks on their way back to the group that fills them.
 pub type Spares = Arc<ArrayQueue<Block>>;
@@ -172,6 +172,7 @@ impl Recorder {
             pushed: 0,
             open: FxHashMap::default(),
             open_bytes: 0,
+            held_bytes: 0,
             most_steps: config.most_steps,
             memory: config.memory,
             spare_columns: Vec::new(),
@@ -337,6 +338,8 @@ struct Worker {
     open: FxHashMap<u32, EpisodeBuilder>,
     /// Bytes that those hold and that have not gone to the disk.
     open_bytes: usize,
+    /// Bytes that those hold.
+    held_bytes: usize,
     most_steps: Option<NonZeroUsize>,
     memory: MemoryLimit,
     /// Columns of episodes that ended, for those to come.
@@ -474,6 +477,7 @@ impl Worker {
         let before = builder.bytes();
         builder.append(block, column, segment, rows);
         self.open_bytes += builder.bytes() - before;
+        self.held_bytes += builder.bytes() - before;
         if builder.unwritten_bytes() >= PART_BYTES {
             self.write_part(actor.ordinal);
         }
@@ -486,11 +490,12 @@ impl Worker {
             return;
         }
         let Some(builder) = self.open.get_mut(&ordinal) else { return };
-        let (before, limit) = (builder.unwritten_bytes(), self.memory);
+        let (unwritten, held, limit) = (builder.unwritten_bytes(), builder.bytes(), self.memory);
         let keep =
-            (limit.trajectories > 0 && builder.bytes() <= limit.bytes) || !self.shared.subscriptions.lock().is_empty();
+            (limit.trajectories > 0 && self.held_bytes <= limit.bytes) || !self.shared.subscriptions.lock().is_empty();
         let part = builder.part(keep);
-        self.open_bytes -= before - builder.unwritten_bytes();
+        self.open_bytes -= unwritten - builder.unwritten_bytes();
+        self.held_bytes -= held - builder.bytes();
         if let Some(part) = part {
             self.write(|writer| writer.push(part));
         }
@@ -523,6 +528,7 @@ impl Worker {
             stats.episodes_interrupted.fetch_add(1, Ordering::Relaxed);
         }
         self.open_bytes -= builder.unwritten_bytes();
+        self.held_bytes -= builder.bytes();
         let Finished { steps, whole, piece, spare } = builder.finish(end, last);
         self.spare_columns.extend(spare);
         stats.steps.fetch_add(steps as u64, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use super::{
     reader::Run,
     run::RunFolder,
     segment::Segment,
-    segment_writer::{Fsync, SegmentWriter, index_path},
+    segment_writer::{Fsync, SegmentWriter, WORKSHOP, index_path},
 };
 use crate::{Error, Result};
 
@@ -27,6 +27,10 @@ pub struct Report {
     pub bytes: u64,
     /// Segments that were never closed: they are still written, or their writer was killed.
     pub unclosed: usize,
+    /// Episodes of which steps lie in batches that cannot be read, as far as sidecars tell of them.
+    pub lost_episodes: usize,
+    /// Those steps.
+    pub lost_steps: u64,
     /// Batches that cannot be read: segment, and place in it.
     lost_batches: Vec<(u32, u32)>,
 }
@@ -78,19 +82,31 @@ impl Run {
             }
         }
         report.lost.extend(self.lost_steps());
+        let lost = report
+            .lost_batches
+            .iter()
+            .flat_map(|(segment, batch)| self.segments[*segment as usize].parts(*batch as usize));
+        let mut numbers = std::collections::BTreeSet::new();
+        for part in lost {
+            numbers.insert(part.number);
+            report.lost_steps += u64::from(part.steps);
+        }
+        report.lost_episodes = numbers.len();
         Ok(report)
     }
 }
 
 /// Makes a run whole: of each segment that is damaged, or was never closed, the batches that are whole go into a file of the same
 /// name, with a sidecar and a footer. Of an episode whose steps are lost in part, those before the gap stay; the sidecar tells no
-/// more of those behind it. What is sound is not touched, so a second repair does nothing. Gives what it found.
+/// more of those behind it. What is sound is not touched, so a second repair does nothing. Of a segment that loses something, the
+/// old file stays under a name that ends with `.damaged`. Gives what it found.
 ///
 /// # Errors
 /// [`Error::Trajectory`] where the run is still written, or a file cannot be.
 pub fn repair(path: &Path, tell: &mut dyn FnMut(u64) -> Result<()>) -> Result<Report> {
     // Kept until the end: nobody else may write.
-    let (_folder, _) = RunFolder::resume(path)?;
+    let (folder, _) = RunFolder::resume(path)?;
+    finish(&folder.segments())?;
     let run = Run::open(path)?;
     let report = run.verify(tell)?;
     let kept = kept_parts(&run, &report);
@@ -129,13 +145,14 @@ fn kept_parts(run: &Run, report: &Report) -> Vec<Vec<bool>> {
 }
 
 /// Writes the batches of a segment that are not lost into a file that takes its place, and tells of the parts that are kept. Whenever
-/// this ends before its time, the steps can be read: a segment without a sidecar is read batch by batch.
+/// this ends before its time, there is a segment with the sidecar that belongs to it: the old ones, or the new ones, of which the
+/// sidecar may still lie in the workshop.
 fn rewrite(segment: &Segment, kept: &[bool], is_lost: impl Fn(usize) -> bool) -> Result<()> {
     let cannot = |error: io::Error| Error::trajectory(&segment.path, format!("cannot repair: {error}"));
     let (Some(folder), Some(name)) = (segment.path.parent(), segment.path.file_name()) else {
         return Err(cannot(io::ErrorKind::InvalidFilename.into()));
     };
-    let workshop = folder.join("repair");
+    let workshop = folder.join(WORKSHOP);
     if workshop.exists() {
         fs::remove_dir_all(&workshop).map_err(cannot)?;
     }
@@ -160,13 +177,35 @@ fn rewrite(segment: &Segment, kept: &[bool], is_lost: impl Fn(usize) -> bool) ->
         writer.copy(&message, metadata, batch.place.rows, &parts)?;
     }
     writer.close(&segment.index.streams)?;
-    let index = index_path(&segment.path);
-    match fs::remove_file(&index) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
-        _ => {}
+    if (0..segment.batches.len()).any(&is_lost) {
+        // Whoever wants to try for what is in it can.
+        let damaged = segment.path.with_extension("arrow.damaged");
+        if !damaged.exists() {
+            fs::hard_link(&segment.path, &damaged)
+                .or_else(|_| fs::copy(&segment.path, &damaged).map(drop))
+                .map_err(cannot)?;
+        }
     }
+    // The sidecar in the workshop holds from here on, and takes the place of the old one by the next.
     fs::rename(&fresh, &segment.path)
-        .and_then(|()| fs::rename(index_path(&fresh), &index))
+        .and_then(|()| fs::rename(index_path(&fresh), index_path(&segment.path)))
         .and_then(|()| fs::remove_dir(&workshop))
         .map_err(cannot)
+}
+
+/// Puts a sidecar in its place that a repair left in its workshop, when it ended between the two.
+fn finish(path: &Path) -> Result<()> {
+    let workshop = path.join(WORKSHOP);
+    let cannot = |error: io::Error| Error::trajectory(&workshop, format!("cannot repair: {error}"));
+    let Ok(entries) = fs::read_dir(&workshop) else { return Ok(()) };
+    for entry in entries {
+        let index = entry.map_err(cannot)?.path();
+        if let Some(name) = index.file_name()
+            && index.extension().is_some_and(|extension| extension == "index")
+            && !index.with_extension("arrow").exists()
+        {
+            fs::rename(&index, path.join(name)).map_err(cannot)?;
+        }
+    }
+    Ok(())
 }

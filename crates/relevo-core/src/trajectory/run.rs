@@ -164,7 +164,7 @@ impl RunFolder {
         &self.path
     }
 
-    fn segments(&self) -> PathBuf {
+    pub(crate) fn segments(&self) -> PathBuf {
         self.path.join(SEGMENTS)
     }
 

@@ -23,7 +23,7 @@ use super::{
     map::map,
     message::{Found, HEADER, Message},
     schema,
-    segment_writer::index_path,
+    segment_writer::found_index_path,
 };
 use crate::{Error, Result};
 
@@ -108,7 +108,7 @@ impl Segment {
     pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
         let fail = |reason: String| Error::trajectory(path, reason);
         let cannot = |error: io::Error| fail(format!("cannot read: {error}"));
-        let sidecar = index_path(path);
+        let sidecar = found_index_path(path);
         let index = match Index::read(&sidecar) {
             // One that tells nothing is as good as none.
             Ok(index) => Some(index).filter(|index| index.preamble.is_some() || !index.batches.is_empty()),

@@ -24,8 +24,9 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Smaller pieces of a batch are put together before they are handed to the system.
-const BUFFER: usize = 1 << 16;
+/// Smaller pieces of a batch are put together before they are handed to the system, which takes much at a time a fifth faster than
+/// 64 KiB: it sets memory aside in larger pieces. Beyond a core's cache it gets slower again.
+const BUFFER: usize = 1 << 21;
 
 /// When the system is asked to put on the disk what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -191,6 +192,20 @@ impl SegmentWriter {
             "cannot write: {error}; the {whole} bytes written before are whole and readable, and what was to follow is lost"
         );
         Error::trajectory(&self.path, reason)
+    }
+}
+
+/// Where a repair makes new files, in the folder of the old ones.
+pub(crate) const WORKSHOP: &str = "repair";
+
+/// Where a reader finds the sidecar of the segment at `path`: in a repair's workshop, where that ended just before it put the
+/// sidecar beside the segment.
+pub(crate) fn found_index_path(path: &Path) -> PathBuf {
+    let beside = index_path(path);
+    let made = path.parent().zip(path.file_name()).map(|(folder, name)| folder.join(WORKSHOP).join(name));
+    match made {
+        Some(made) if !made.exists() && index_path(&made).exists() => index_path(&made),
+        _ => beside,
     }
 }
 

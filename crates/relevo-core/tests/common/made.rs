@@ -172,7 +172,11 @@ impl Remembered {
     }
 }
 
-/// A model with two states of different types: traces of what it has seen, and a count of steps. All its numbers are exact.
+/// What is added to an action where the mask says another thing of the episode than the count of steps.
+pub const MASK_LIES: f32 = 4_000_000.0;
+
+/// A model with two states of different types: traces of what it has seen, and a count of steps; and with a mask that tells
+/// whether the episode goes on. All its numbers are exact.
 pub fn remembering(layout: Layout, sign: f32) -> Made {
     let (rows, traces) = match layout {
         Layout::BatchFirst => (-1, vec![-1, 2, 3]),
@@ -183,6 +187,7 @@ pub fn remembering(layout: Layout, sign: f32) -> Made {
         spec("obs", DType::Float32, &[rows, 1]),
         spec("h_in", DType::Float32, &traces),
         spec("steps_in", DType::Int64, &[rows]),
+        spec("masks", DType::Float32, &[rows, 1]),
     ];
     let outputs = vec![
         spec("action", DType::Float32, &[rows, 1]),
@@ -193,6 +198,7 @@ pub fn remembering(layout: Layout, sign: f32) -> Made {
         let observations: &[f32] = bytemuck::cast_slice(inputs[0].bytes);
         let (traces, steps): (&[f32], &[i64]) =
             (bytemuck::cast_slice(inputs[1].bytes), bytemuck::cast_slice(inputs[2].bytes));
+        let masks: &[f32] = bytemuck::cast_slice(inputs[3].bytes);
         if observations.contains(&FAILS_ON) {
             return Err(Error::Inference("the model was told to fail".into()));
         }
@@ -211,7 +217,8 @@ pub fn remembering(layout: Layout, sign: f32) -> Made {
             for layer in 0..2 {
                 memory.traces[layer].copy_from_slice(&traces[place(row, layer)..][..3]);
             }
-            next[0].values_mut::<f32>()[row] = memory.step(observations[row], sign);
+            let lie = if (masks[row] == 0.0) == (steps[row] == 0) { 0.0 } else { MASK_LIES };
+            next[0].values_mut::<f32>()[row] = memory.step(observations[row], sign) + lie;
             next[1].values_mut::<i64>()[row] = memory.steps;
             for layer in 0..2 {
                 next[2].values_mut::<f32>()[place(row, layer)..][..3].copy_from_slice(&memory.traces[layer]);

@@ -45,14 +45,14 @@ impl Default for Prioritized {
 #[derive(Debug)]
 pub(crate) enum State {
     Uniform,
-    Prioritized(PrioritizedState),
+    Prioritized(Box<PrioritizedState>),
 }
 
 impl State {
     pub(crate) fn new(sampler: Sampler, capacity: usize) -> Result<Self> {
         Ok(match sampler {
             Sampler::Uniform => Self::Uniform,
-            Sampler::Prioritized(settings) => Self::Prioritized(PrioritizedState::new(settings, capacity)?),
+            Sampler::Prioritized(settings) => Self::Prioritized(Box::new(PrioritizedState::new(settings, capacity)?)),
         })
     }
 

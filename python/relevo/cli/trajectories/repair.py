@@ -21,7 +21,8 @@ def repair(folder: Folder, json: Json = False) -> None:
         relevo trajectories repair runs/a
 
     Segments that are damaged, or were never closed, are written anew from the batches
-    that are whole. Files of which nothing can be read are renamed to
+    that are whole; where that loses something, the old file stays as
+    [bold]NNNNNN.arrow.damaged[/bold]. Files of which nothing can be read are renamed to
     [bold]NNNNNN.arrow.unreadable[/bold]. What is sound is not touched, so a second
     repair changes nothing. A run that is still written to is refused.
 

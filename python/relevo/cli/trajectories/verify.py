@@ -39,7 +39,9 @@ def verify(folder: Folder, json: Json = False) -> None:
         print_report(folder, report, [("sound", "yes" if report["sound"] else "no")])
     if not report["sound"]:
         if not json:
-            output().print(f"relevo trajectories repair {folder} keeps what is whole.", soft_wrap=True)
+            advice = f"relevo trajectories repair {folder} keeps what is whole"
+            kept = ", and the damaged files beside it under names that end with .damaged" if report["lost"] else ""
+            output().print(f"{advice}{kept}.", soft_wrap=True)
         raise typer.Exit(1)
 
 
@@ -51,6 +53,9 @@ def print_report(folder: Path, report: dict[str, Any], first: list[tuple[str, st
         count = report["unclosed_segments"]
         files = "1 segment" if count == 1 else f"{count:,} segments"
         rows.append(("not closed", f"{files}: still written, or left by a process that was killed"))
+    if report["lost_episodes"]:
+        episodes = "1 episode" if report["lost_episodes"] == 1 else f"{report['lost_episodes']:,} episodes"
+        rows.append(("in damage", f"{report['lost_steps']:,} steps of {episodes}"))
     console = output()
     console.print(facts(rows, title=str(folder)))
     for title, name in (("lost", "lost"), ("damaged, with all steps there", "problems")):
