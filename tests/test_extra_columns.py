@@ -257,3 +257,16 @@ def test_other_formats_give_them_back(
     # Minari cannot hold those that have no final observation.
     played = [of for of in PLAYED if of[0] < 20 or kind != "minari"]
     assert sorted(check(episode, run.actors) for episode in read) == played
+
+
+def test_a_call_that_failed_leaves_its_values_to_no_other(tmp_path: Path) -> None:
+    policy = models.linear(tmp_path / "policy.onnx", np.ones((4, 2)))
+    with builder(policy).build() as agent:
+        actors = agent.actors()
+        bad = observation(0)
+        # Their sum is NaN.
+        bad["obs"][1] = [np.inf, -np.inf, 0, 0]
+        with pytest.raises(relevo.InferenceError):
+            actors.act(bad, extra=given(0))
+        with pytest.raises(relevo.ContractError, match="gives no values for them"):
+            actors.act(np.zeros((ACTORS, 4), np.float32))

@@ -26,7 +26,7 @@ use crate::{
     error::{Error, Result},
     policy::PolicySlot,
     spec::{DType, shape_text},
-    trajectory::{ColumnSpec, ExtraInput, Flags, StepSchema, check_inputs},
+    trajectory::{ColumnSpec, Flags, StepSchema},
 };
 
 /// Which rows of a call belong into trajectories.
@@ -73,6 +73,7 @@ pub struct ActCall<'a> {
     pub(super) guard: MutexGuard<'a, GroupState>,
     masked: bool,
     pub(super) placed: Option<Placed<'a>>,
+    pub(super) extras_given: bool,
 }
 
 impl ActorGroup {
@@ -90,7 +91,7 @@ impl ActorGroup {
         if self.waiting.load(Ordering::Acquire) {
             return Err(still_waiting(&self.actors[0]));
         }
-        Ok(Some(ActCall { group: self, agent, guard, masked: false, placed: None }))
+        Ok(Some(ActCall { group: self, agent, guard, masked: false, placed: None, extras_given: false }))
     }
 
     /// Whether the only actor's last call still waits for its action.
@@ -326,15 +327,6 @@ impl ActCall<'_> {
         Ok(())
     }
 
-    /// Takes the values of the extra columns of all actors, in the caller's order. A call that is recorded needs them where the
-    /// agent has such columns.
-    ///
-    /// # Errors
-    /// [`Error::Contract`] where they are not those of the columns.
-    pub fn write_extras(&mut self, extras: &[ExtraInput<'_>]) -> Result<()> {
-        work(&mut self.guard)?.write_extras(extras)
-    }
-
     /// Runs the policies and commits the row.
     ///
     /// # Errors
@@ -342,6 +334,8 @@ impl ActCall<'_> {
     pub fn run(mut self, options: &ActOptions<'_>) -> Result<Arc<ActionResults>> {
         let (masked, placed) = (self.masked, self.placed.as_ref());
         let work = work(&mut self.guard)?;
+        // Not what a call before it gave, which failed.
+        work.extras_given = self.extras_given;
         let row = work.next_row();
         work.require_extras(!matches!(options.record, Recording::Nothing))?;
         work.refuse_nan(row, placed)?;
@@ -383,31 +377,6 @@ impl Work {
     /// The row that the next call fills.
     fn next_row(&self) -> usize {
         if self.layout.recorded { self.block.rows } else { 0 }
-    }
-
-    /// Takes the values of the extra columns for the row to come.
-    pub(super) fn write_extras(&mut self, extras: &[ExtraInput<'_>]) -> Result<()> {
-        if extras.is_empty() {
-            return Ok(());
-        }
-        check_inputs(&self.layout.extras, extras, self.layout.columns())?;
-        for (cells, given) in self.extras.iter_mut().zip(extras) {
-            cells.write(*given, self.order.as_deref());
-        }
-        self.extras_given = true;
-        Ok(())
-    }
-
-    /// Refuses a call that is recorded and lacks the values of extra columns.
-    pub(super) fn require_extras(&self, recorded: bool) -> Result<()> {
-        if self.extras.is_empty() || self.extras_given || !recorded {
-            return Ok(());
-        }
-        let names: Vec<_> = self.layout.extras.iter().map(|spec| spec.name.as_str()).collect();
-        Err(Error::Contract(format!(
-            "the agent records extra columns ({}), and this call gives no values for them; give them, or do not record the call",
-            names.join(", ")
-        )))
     }
 
     fn refuse_nan(&self, row: usize, placed: Option<&Placed<'_>>) -> Result<()> {
@@ -497,12 +466,7 @@ impl Work {
         if !recording || self.has_muted() {
             self.mute(self.block.cells(row), recording);
         }
-        if std::mem::take(&mut self.extras_given) && self.layout.recorded {
-            let (first, columns) = (self.block.cells(row).start, self.layout.columns());
-            for (target, cells) in self.block.extras.iter_mut().zip(&self.extras) {
-                target.copy(first, cells, 0..columns);
-            }
-        }
+        self.commit_extras(row);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         self.block.timestamps[row] = now as i64;
         for stream in &mut self.streams {

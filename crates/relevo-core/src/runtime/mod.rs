@@ -15,6 +15,7 @@ mod batch;
 mod batcher;
 mod baton;
 mod config;
+mod extras;
 mod group;
 mod handover;
 mod memory;

@@ -146,8 +146,7 @@ impl ActCall<'_> {
             return Err(still_waiting(&group.actors[0]));
         }
         let GroupState { work: Some(work), lane, .. } = &mut *guard else { return Err(unprepared()) };
-        work.extras_given = false;
-        work.write_extras(request.extras)?;
+        work.extras_given = work.write_extras(request.extras)?;
         work.require_extras(request.record)?;
         let ([policy], [stream], [memory]) = (&work.policies[..], &work.streams[..], &mut work.memories[..]) else {
             return Err(unprepared());
