@@ -3,8 +3,9 @@
 use half::f16;
 
 use super::{
-    contract::{InputContract, OutputShape, Probe, fill_ones},
+    contract::InputContract,
     convention::InputRole,
+    probe::{OutputShape, Probe, fill_ones},
     random::{Stream, philox, unit},
 };
 use crate::{

@@ -2,7 +2,8 @@
 
 use super::{
     backend::StateLink,
-    contract::{Batch, Contract, fill_ones},
+    contract::{Batch, Contract},
+    probe::fill_ones,
 };
 use crate::{
     error::{Error, Result},

@@ -17,6 +17,7 @@ mod memory;
 mod normalizer;
 mod options;
 mod pool;
+mod probe;
 pub mod random;
 mod recurrence;
 mod sampling;

@@ -5,8 +5,9 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{
     backend::{Model, StateLink},
-    contract::{Batch, InputContract, OutputContract, OutputShape, Probe, fill_ones, probe_input, row_axis},
+    contract::{Batch, InputContract, OutputContract, row_axis},
     convention::{self, InputRole, OutputRole},
+    probe::{OutputShape, Probe, fill_ones, probe_input},
     state_name::StateName,
 };
 use crate::{

@@ -15,9 +15,10 @@ use parking_lot::Mutex;
 
 use super::{
     ActionBounds, Head, LoadedModel, MemorySpec, Normalizer, PolicyOptions, Worker,
-    contract::{Contract, InputContract, probe_input},
+    contract::{Contract, InputContract},
     convention::InputRole,
     pool::{PooledWorker, WorkerPool},
+    probe::probe_input,
 };
 use crate::{
     error::{Error, Result},

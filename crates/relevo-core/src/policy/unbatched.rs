@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 use super::{
     agreement::made_up,
     backend::{Model, ModelFacts, Session, StateLink},
-    contract::{Batch, InputContract, Probe},
+    contract::{Batch, InputContract},
     convention::{self, InputRole, OutputRole},
+    probe::Probe,
 };
 use crate::{
     error::Result,

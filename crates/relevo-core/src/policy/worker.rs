@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 
 use super::{
     backend::Session,
-    contract::{Batch, InputContract, OutputContract, fill_ones},
+    contract::{Batch, InputContract, OutputContract},
     convention::InputRole,
     head::HeadScratch,
     loaded::LoadedModel,
     memory::{MemorySpec, NextValue},
     normalizer::Normalizer,
+    probe::fill_ones,
 };
 use crate::{
     error::{Error, Result},
